@@ -12,9 +12,9 @@ from pathlib import Path
 from ipexctl.act.context import Context
 from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.loop import OutputOptions, run_command
-from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, RunStarted, Started
+from ipexctl.model.hosts import Command
 from ipexctl.model.launch import Running
 from ipexctl.verbs.common.select import select_hosts
 

@@ -26,9 +26,8 @@ from ipexctl.decide.run.report import complete_failure, make_report
 from ipexctl.decide.run.slow_download import describe_slow_download
 from ipexctl.model import events
 from ipexctl.model.engines import read_engines
-from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, choose_exit
+from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, choose_exit, complete_hint
 from ipexctl.model.events import Event, Message, Stamped
-from ipexctl.model.hints import complete_hint
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.run_state import Slowdown
 from ipexctl.model.toml import parse_toml

@@ -11,11 +11,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import NO_COMMAND_IO, CommandIO, LinkError
+from ipexctl.model.hosts import NO_COMMAND_IO, Command, CommandIO, Completed, Host, LinkError
 
 Answer = Callable[[Host, Command], Completed]
 Script = Answer | Mapping[str, Completed | bytes]

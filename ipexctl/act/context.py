@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ipexctl.act.interrupts import Interrupts
+from ipexctl.model.hosts import Opener
 from ipexctl.model.json_values import Record, field
-from ipexctl.model.links import Opener
 from ipexctl.store.masking import Masker
 from ipexctl.store.record import make_name
 

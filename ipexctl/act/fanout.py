@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 from ipexctl.act.context import Context
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Event, HostFailed, Message, StepEnded, StepOutcome, StepStarted, Workflow
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import Link, LinkError
+from ipexctl.model.hosts import Host, Link, LinkError
 
 _log = logging.getLogger(__name__)
 

@@ -24,8 +24,7 @@ from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 
-from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.hints import advise
+from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 from ipexctl.store.private_files import make_private_directories, read_regular_file, write_private_file

@@ -11,11 +11,9 @@ from ipexctl.act import agent
 from ipexctl.act.context import Context
 from ipexctl.act.run_dir import START_PYTHON, RemoteRunDir, build_agent_command, is_run_dir
 from ipexctl.act.transfer.send import UNTRUSTED, build_script_command, make_remote_error
-from ipexctl.model.commands import Command, Completed
-from ipexctl.model.errors import Failure, Kind
-from ipexctl.model.hints import advise
+from ipexctl.model.errors import Failure, Kind, advise
+from ipexctl.model.hosts import Channel, Command, CommandIO, Completed, Link, LinkError
 from ipexctl.model.json_values import Record
-from ipexctl.model.links import Channel, CommandIO, Link, LinkError
 from ipexctl.model.text import format_time
 from ipexctl.protocol import frames, journal, messages, paths, rank_records
 from ipexctl.protocol.codec import MESSAGE_LIMIT, DamagedError, Unreadable

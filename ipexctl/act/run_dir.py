@@ -14,10 +14,8 @@ from ipexctl.act.transfer.send import (
     build_tar_file,
     make_remote_error,
 )
-from ipexctl.model.commands import Command
-from ipexctl.model.hosts import Host
+from ipexctl.model.hosts import Command, Host, Link
 from ipexctl.model.json_values import Record
-from ipexctl.model.links import Link
 from ipexctl.protocol import paths, run_spec
 from ipexctl.protocol.paths import AGENT, AGENTS, HOOKS, PART, PIPES, ROLE, SHIM, SPEC, STDIN
 from ipexctl.store.record import PLAIN_NAME

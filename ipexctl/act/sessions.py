@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 
 from ipexctl.act import agent
 from ipexctl.act.stall_timer import StallTimer
-from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind, LinkError
 from ipexctl.model.errors import RemoteError as RemoteError
-from ipexctl.model.links import Channel, Link
+from ipexctl.model.hosts import Channel, Command, Link
 from ipexctl.protocol import session as messages
 from ipexctl.protocol.codec import MESSAGE_LIMIT, DamagedError, Unreadable, decode
 

@@ -280,9 +280,8 @@ def _perform_command(
         )
 
     def make_workflow(context: Context) -> Workflow:
-        from ipexctl.model.errors import UsageError
+        from ipexctl.model.errors import UsageError, complete_hint, repeat_command
         from ipexctl.model.events import Message, Started
-        from ipexctl.model.hints import complete_hint, repeat_command
 
         words = get_words(ctx)
         place = hosts.list_flags(values.get("venv"))

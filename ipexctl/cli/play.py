@@ -52,8 +52,7 @@ def _format_command(hosts: HostSelection, flags: PlayFlags) -> str:
 )  # fmt: skip
 def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     """Play a playbook: the same tasks, with the same keys, in order. `play lint FILE...` only reads."""
-    from ipexctl.model.errors import UsageError
-    from ipexctl.model.hints import advise
+    from ipexctl.model.errors import UsageError, advise
     from ipexctl.model.json_values import select_attributes
     from ipexctl.verbs.common.select import FAILED, Permits, limit_hosts, read_playbook, select_play_hosts
     from ipexctl.verbs.examples import examples
@@ -123,8 +122,7 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
     """Write a first playbook and hostfile. It asks a few questions, most of them answered by the hosts."""
     from ipexctl.decide.parsing import parse_list
     from ipexctl.decide.planning.init import Answers, Question
-    from ipexctl.model.errors import UsageError
-    from ipexctl.model.hints import advise
+    from ipexctl.model.errors import UsageError, advise
     from ipexctl.model.json_values import select_attributes
     from ipexctl.verbs.play.init import Source, Target, init, read_source
 

@@ -35,8 +35,7 @@ def runs(context: Context, flags: RunsFlags) -> Workflow:
     """List the runs that are saved on this machine. Remove old ones, or export their figures."""
     from ipexctl.decide.parsing.amounts import parse_span
     from ipexctl.decide.saved_runs import PrunePolicy, RunFilter
-    from ipexctl.model.errors import UsageError
-    from ipexctl.model.hints import advise
+    from ipexctl.model.errors import UsageError, advise
     from ipexctl.verbs.run.export_runs import export_runs
     from ipexctl.verbs.run.saved_runs import list_runs, prune_runs
 
@@ -79,8 +78,7 @@ def runs(context: Context, flags: RunsFlags) -> Workflow:
 )
 def support(context: Context, flags: SupportFlags) -> Workflow:
     """Pack a saved run for a maintainer, without secrets. What goes in is listed first."""
-    from ipexctl.model.errors import UsageError
-    from ipexctl.model.hints import advise
+    from ipexctl.model.errors import UsageError, advise
     from ipexctl.verbs.run.support import support
 
     asking = not (flags.yes or flags.dry_run)

@@ -14,10 +14,8 @@ from ipexctl.decide.launch.launch_words import Translation
 from ipexctl.decide.releases.framework_options import FrameworkOption
 from ipexctl.decide.script_imports import parse_script, walk_certain
 from ipexctl.model.answers.tools import ScriptUse
-from ipexctl.model.errors import UsageError
-from ipexctl.model.hints import Hint
+from ipexctl.model.errors import Hint, Note, UsageError
 from ipexctl.model.json_values import Record
-from ipexctl.model.notes import Note
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.model.toml import parse_toml
 

@@ -7,9 +7,8 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from ipexctl.model.hints import Hint
+from ipexctl.model.errors import Hint, Note
 from ipexctl.model.json_values import Record
-from ipexctl.model.notes import Note
 from ipexctl.model.text import join_names, printable
 from ipexctl.model.toml import Table
 

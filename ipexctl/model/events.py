@@ -10,11 +10,11 @@ from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
+from ipexctl.model.hosts import Stream as Stream
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.launch import PlannedLaunch
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory, SeparateWorlds, StallPlace
 
-Stream = Literal["out", "err"]
 STUDY_ENDS = ("measured", "dropped")  # who stops a launch of a study, as `RunEnded.detail` has it
 Value = bool | int | str  # of a part of a launch
 Values = Mapping[str, Value]  # by the names of options of `run`, or of arguments of the script, which begin with "--"

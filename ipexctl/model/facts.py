@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
+from ipexctl.model.errors import Note
 from ipexctl.model.json_values import UNWRITTEN, JsonForm, Record, field
-from ipexctl.model.notes import Note
 from ipexctl.model.stack import InstallMarker
+from ipexctl.model.text import format_cpus
 
 OLDEST_PYTHON = "3.6"  # on hosts: what `remote` and `protocol` are written for; a test runs them with it
-
-
-def format_cpus(cpus: Iterable[int]) -> str:
-    """CPU numbers in the kernel's list form: (0, 1, 2, 8) is "0-2,8"."""
-    parts: list[list[int]] = []
-    for cpu in sorted(set(cpus)):
-        if parts and cpu == parts[-1][1] + 1:
-            parts[-1][1] = cpu
-        else:
-            parts.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
-
-
-def format_ranks(numbers: Sequence[int]) -> str:
-    """``rank 5``, ``ranks 0-3,7``."""
-    return f"rank{'' if len(numbers) == 1 else 's'} {format_cpus(numbers)}"
 
 
 def _parse_cpu_list(text: str) -> tuple[int, ...]:

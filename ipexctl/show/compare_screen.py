@@ -6,8 +6,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from ipexctl.model.answers.saved import CompareAnswer, RankSpread, ReportedRun
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import group_pairs, pluralize
 from ipexctl.show.phrases import format_duration
 from ipexctl.show.sanitise import one_line
 from ipexctl.show.typeset import QUIET, STRONG, labelled, text

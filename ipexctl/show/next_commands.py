@@ -4,8 +4,7 @@ import shlex
 from collections.abc import Iterable
 
 from ipexctl.model.answers import AnyAnswer, get_next_command
-from ipexctl.model.errors import Kind
-from ipexctl.model.hints import complete_hint
+from ipexctl.model.errors import Kind, complete_hint
 from ipexctl.model.reports import CommandReport, RunOutcome
 
 

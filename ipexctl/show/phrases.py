@@ -6,11 +6,9 @@ from collections.abc import Iterable
 
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import PhaseStarted
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.names import fold_names
 from ipexctl.model.restarts import describe_restart
 from ipexctl.model.run_state import RunState, StepState
-from ipexctl.model.text import format_size
+from ipexctl.model.text import fold_names, format_size, group_pairs
 from ipexctl.show.sanitise import escape, escape_lines
 
 

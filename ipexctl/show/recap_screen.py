@@ -5,9 +5,8 @@ from operator import attrgetter
 
 from rich.console import RenderableType
 
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.reports import HostOutcome, LostOutput
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import group_pairs, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, AtWidth, Line, Part, text
 

@@ -9,12 +9,10 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ipexctl.model.facts import format_cpus, format_ranks
-from ipexctl.model.grouping import group_pairs
+from ipexctl.model.errors import advise, complete_hint
 from ipexctl.model.harmless import find_harmless, read_harmless
-from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.run_state import RankState, RunState
-from ipexctl.model.text import format_clock, format_size, pluralize
+from ipexctl.model.text import format_clock, format_cpus, format_ranks, format_size, group_pairs, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.frame_lines import draw_rule, draw_sparkline, fill_cells, fit_bar, justify_ends, make_row
 from ipexctl.show.rank_log import format_line

@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
 
-from ipexctl.model.facts import format_ranks
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.hints import advise, complete_hint
+from ipexctl.model.errors import advise, complete_hint
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
-from ipexctl.model.text import pluralize, strip_colours
+from ipexctl.model.text import format_ranks, group_pairs, pluralize, strip_colours
 from ipexctl.show import phrases, typeset
 from ipexctl.show.frame_lines import fill_cells, make_row
 from ipexctl.show.sanitise import escape, escape_lines, one_line

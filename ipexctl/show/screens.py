@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from ipexctl.model.answers import AnyAnswer, UnknownAnswer, get_answer_kind, get_next_command, is_dry
-from ipexctl.model.hints import advise, complete_hint
+from ipexctl.model.errors import advise, complete_hint
 from ipexctl.model.reports import Cleanup, CommandReport
 
 if TYPE_CHECKING:

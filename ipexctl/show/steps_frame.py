@@ -7,9 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.run_state import HostState, RunState
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import group_pairs, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.frame_lines import justify_ends, make_row
 from ipexctl.show.sanitise import escape, one_line

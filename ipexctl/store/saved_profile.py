@@ -5,8 +5,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from ipexctl.model.errors import UsageError
-from ipexctl.model.hints import advise
+from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.json_values import parse_json, to_json
 from ipexctl.model.profile import Profile
 from ipexctl.model.text import printable

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from ipexctl.model.answers.saved import LeftOutPart, SupportPart
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import Record
 from ipexctl.model.secrets import MASK, looks_secret
-from ipexctl.model.text import printable
+from ipexctl.model.text import group_pairs, printable
 from ipexctl.store.event_json import dump_ascii_json
 from ipexctl.store.masking import Masker, StreamMasker
 from ipexctl.store.private_files import open_regular_file

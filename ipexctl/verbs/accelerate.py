@@ -13,10 +13,9 @@ from ipexctl.decide.launch import placement
 from ipexctl.decide.launch.accelerate import AccelerateConfig, write_config
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers.tools import AccelerateAnswer
-from ipexctl.model.errors import Exit, UsageError, split_results
+from ipexctl.model.errors import Exit, UsageError, advise, split_results
 from ipexctl.model.events import Answer, Ended, Message, Workflow
 from ipexctl.model.facts import Facts
-from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.verbs.common.probe import probe_hosts

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from ipexctl.act.bundled_files import find_bundled_file
 from ipexctl.act.context import Context
-from ipexctl.model.errors import Exit
+from ipexctl.model.errors import Exit, advise
 from ipexctl.model.events import Ended, Message, Started, Workflow
-from ipexctl.model.hints import advise
 from ipexctl.verbs import lab
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import read_playbook, select_hosts

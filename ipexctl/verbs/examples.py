@@ -7,9 +7,8 @@ from typing import Literal
 from ipexctl.act.bundled_files import find_by_name, list_bundled_files
 from ipexctl.decide.bundled import list_needed_files, localize_playbook, read_title
 from ipexctl.model.answers.examples import CopiedExampleAnswer, ExamplesAnswer, ListedExample, ShownExampleAnswer
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.events import Answer, Ended, Started, Workflow
-from ipexctl.model.hints import advise
 from ipexctl.model.text import printable
 
 

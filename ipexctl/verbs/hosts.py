@@ -8,9 +8,8 @@ from ipexctl.decide.parsing.validators import KEYS
 from ipexctl.model.answers.hosts import HostsAnswer, ListedHost
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.text import join_names, pluralize, printable
+from ipexctl.model.text import group_pairs, join_names, pluralize, printable
 
 
 def hosts(inventory: Inventory, *, dialect: str = "ipexctl") -> Iterator[Event]:

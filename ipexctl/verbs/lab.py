@@ -8,9 +8,8 @@ from pathlib import Path
 from ipexctl.act import lab as act
 from ipexctl.act.lab import Lab, LabError
 from ipexctl.model.answers.hosts import LabAnswer, LabHost
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise
 from ipexctl.model.events import Answer, Ended, HostFailed, Message, Started, StepEnded, StepStarted, Workflow
-from ipexctl.model.hints import advise
 from ipexctl.model.text import pluralize
 
 

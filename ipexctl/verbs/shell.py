@@ -6,12 +6,9 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, cast
 
 from ipexctl.act.context import Context
-from ipexctl.model.commands import Command
-from ipexctl.model.errors import Exit, Failure, Kind, LinkError, UsageError
+from ipexctl.model.errors import Exit, Failure, Kind, LinkError, UsageError, advise
 from ipexctl.model.events import Ended, HostFailed, Message, Output, Started, Workflow
-from ipexctl.model.hints import advise
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import Link
+from ipexctl.model.hosts import Command, Host, Link
 
 if TYPE_CHECKING:
     from ipexctl.act.ssh.link import SSHLink

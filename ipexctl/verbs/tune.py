@@ -19,9 +19,8 @@ from ipexctl.decide.tune.study import PAIRS, DefaultFailed, Study, import_optuna
 from ipexctl.model import events as e
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.tune import TuneAnswer
-from ipexctl.model.errors import Exit, Failure, Interrupted, Kind, UsageError
+from ipexctl.model.errors import Exit, Failure, Hint, Interrupted, Kind, UsageError, advise, complete_hint
 from ipexctl.model.events import CandidateTried, Event, Value, Values, describe_values
-from ipexctl.model.hints import Hint, advise, complete_hint
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.run_words import list_given, list_run_words
 from ipexctl.model.tasks import Run, Tune

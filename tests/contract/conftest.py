@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act.ssh import Links, LocalLink
-from ipexctl.model.commands import Command, Completed
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import NO_COMMAND_IO, CommandIO, Link
+from ipexctl.model.hosts import NO_COMMAND_IO, Command, CommandIO, Completed, Host, Link
 from tests.contract.sshd import Server, sshd
 from tests.fakes import FakeLink
 

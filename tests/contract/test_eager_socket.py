@@ -8,7 +8,7 @@ from typing import Any
 
 from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.tcp import EagerSocket
-from ipexctl.model.commands import Command
+from ipexctl.model.hosts import Command
 from tests.contract.sshd import Server
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act.ssh import Links
-from ipexctl.model.commands import Command
-from ipexctl.model.links import CommandIO, Link, LinkError
+from ipexctl.model.hosts import Command, CommandIO, Link, LinkError
 from tests.contract.sshd import sshd
 from tests.waiting import wait
 

@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 
 from ipexctl.act.ssh import Links, LocalLink
 from ipexctl.act.ssh.shared_shell import EndFinder
-from ipexctl.model.commands import Command
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import LinkError
+from ipexctl.model.hosts import Command, Host, LinkError
 from tests.contract.sshd import Server, sshd
 
 

@@ -36,13 +36,11 @@ from ipexctl.decide.profile.steps import RecordedSteps, parse_recorded_steps
 from ipexctl.decide.profile.traces import TraceError, parse_trace
 from ipexctl.decide.run.demux import Demux, Piece
 from ipexctl.decide.run.journal_events import JournalReader
-from ipexctl.model.commands import Completed
 from ipexctl.model.errors import IpexctlError
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.hosts import Host
+from ipexctl.model.hosts import Completed, Host, LinkError
 from ipexctl.model.json_values import parse_json
 from ipexctl.model.launch import Running
-from ipexctl.model.links import LinkError
+from ipexctl.model.text import group_pairs
 from ipexctl.model.wheels import Lock
 from ipexctl.protocol import frames, journal, messages, rank_records, seal
 from ipexctl.protocol.codec import DamagedError, Unreadable

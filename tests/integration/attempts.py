@@ -18,10 +18,10 @@ from ipexctl.decide.launch.build import build_launch
 from ipexctl.decide.launch.environment import HostRuntime
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs
 from ipexctl.decide.releases.runtime import Runtime
+from ipexctl.model.errors import Note
 from ipexctl.model.events import CleanupChecked, Event, Output, RankEnded, RankStage
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
-from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs

@@ -34,8 +34,7 @@ from ipexctl.model.events import (
     StepEnded,
     StepStarted,
 )
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import Link, LinkError
+from ipexctl.model.hosts import Host, Link, LinkError
 from ipexctl.protocol import hooks, paths
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs

@@ -33,9 +33,8 @@ from ipexctl.decide.releases.runtime import Runtime, build_runtime
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, PhaseStarted, Planned, Progress, StepEnded
 from ipexctl.model.facts import Facts
-from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.hosts import Host, Inventory, Link
 from ipexctl.model.json_values import to_json
-from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher, StackRequest, read_marker
 from ipexctl.model.tasks import Install, Run, Uninstall, Wheels
 from ipexctl.model.wheels import Wheel

@@ -14,8 +14,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.packages.sources import Limits
 from ipexctl.decide.releases.table import ReleaseTable
 from ipexctl.model.events import Event, StepEnded
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import Link
+from ipexctl.model.hosts import Host, Link
 from ipexctl.model.stack import Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.verbs.common.probe import load_releases

@@ -19,9 +19,8 @@ from ipexctl.act.packages.sources import Limits
 from ipexctl.act.ssh import Links
 from ipexctl.decide.diagnosis.known_errors import ErrorMatch, make_diagnosis
 from ipexctl.decide.parsing import limit_inventory
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, Hint, UsageError
 from ipexctl.model.events import Event, FindingReported, Progress, StepEnded
-from ipexctl.model.hints import Hint
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor, Install
 from ipexctl.model.text import format_size

@@ -26,10 +26,8 @@ from ipexctl.act.ssh.link import SSHLink
 from ipexctl.act.ssh.settings import SSHSettings
 from ipexctl.act.ssh.tcp import LOST_AFTER
 from ipexctl.act.ssh.transport import Transport
-from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind, Origin, UsageError
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import LinkError
+from ipexctl.model.hosts import Command, Host, LinkError
 from tests.contract.sshd import Server, children, free_port, keygen, sshd
 from tests.tables import read_table
 from tests.waiting import wait

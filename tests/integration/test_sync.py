@@ -22,8 +22,7 @@ from ipexctl.act.ssh import Links
 from ipexctl.act.transfer.send import send_file
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Ended, Event, HostFailed, Planned, Progress, StepEnded
-from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.links import LinkError, Opener
+from ipexctl.model.hosts import Host, Inventory, LinkError, Opener
 from ipexctl.model.tasks import Sync
 from ipexctl.verbs.files.project import find_project
 from ipexctl.verbs.files.sync import sync

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ipexctl.decide.facts.uarch import Uarchs
-from ipexctl.model.facts import format_cpus
+from ipexctl.model.text import format_cpus
 from ipexctl.model.toml import parse_toml
 
 _CPU, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from ipexctl.decide.facts.numbers import parse_cpu_list
 from ipexctl.decide.facts.probe_output import ProbeOutput
-from ipexctl.model.facts import format_cpus
+from ipexctl.model.text import format_cpus
 from tests.machines.page import Page, Source, flags_of, numa_nodes, online, present
 
 _CPU = "/sys/devices/system/cpu"

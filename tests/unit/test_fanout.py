@@ -11,11 +11,9 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.ssh import Links
-from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, HostFailed, Progress, StepEnded, StepStarted
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import Link, LinkError, Opener
+from ipexctl.model.hosts import Command, Completed, Host, Link, LinkError, Opener
 from tests.fakes import FakeOpener
 
 HOSTS = tuple(Host(f"node{n}", f"10.0.0.{n}") for n in range(6))

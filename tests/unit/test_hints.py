@@ -23,7 +23,7 @@ from ipexctl.data import read_data
 from ipexctl.decide.checks.catalogue import parse_catalogue
 from ipexctl.decide.diagnosis.known_errors import ErrorMatch, make_diagnosis
 from ipexctl.loop import read_known_errors
-from ipexctl.model.hints import ON_HOSTS, WITH_VENV, Hint, advise, complete_hint
+from ipexctl.model.errors import ON_HOSTS, WITH_VENV, Hint, advise, complete_hint
 from tests.tables import read_table
 
 ROOT = Path(__file__).parents[2]

@@ -22,8 +22,8 @@ from ipexctl.decide.planning.requirements import parse_requirements
 from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
-from ipexctl.model.names import fold_names
 from ipexctl.model.tasks import Run
+from ipexctl.model.text import fold_names
 from ipexctl.show.frame_lines import fit_bar
 
 LENGTH = 200_000

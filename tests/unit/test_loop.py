@@ -16,12 +16,9 @@ from ipexctl.act.fanout import run_on_hosts
 from ipexctl.decide.launch.accelerate import require_accelerate
 from ipexctl.decide.planning.install import ANOTHER_PATH
 from ipexctl.model.answers import UnknownAnswer
-from ipexctl.model.commands import Command
-from ipexctl.model.errors import Exit, Failure, Interrupted, Kind, UsageError
+from ipexctl.model.errors import Exit, Failure, Interrupted, Kind, UsageError, advise
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, RunStarted, Started, StepEnded, StepStarted
-from ipexctl.model.hints import advise
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import Link, LinkError
+from ipexctl.model.hosts import Command, Host, Link, LinkError
 from ipexctl.show.sinks import Plain
 from ipexctl.verbs.run.watch import wrap_internal_errors
 

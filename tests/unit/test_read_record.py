@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 import ipexctl
 from ipexctl.model.answers.files import FailedTransfer, SyncAnswer, SyncedHost
-from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.errors import Failure, Kind, Note
 from ipexctl.model.events import HostFailed
 from ipexctl.model.facts import Facts, NumaNode
 from ipexctl.model.json_values import Record, convert_json, field, parse_json, to_json
-from ipexctl.model.notes import Note
 from ipexctl.model.page import DoctorRecord
 from ipexctl.model.stack import InstallMarker, MpiLayout, StackMpi, StackSummary
 from tests.unit.page.runs import make_doctor

@@ -18,11 +18,10 @@ from ipexctl.decide.run.report import make_report
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.answers import UnknownAnswer
-from ipexctl.model.errors import Exit, Failure, Kind
+from ipexctl.model.errors import Exit, Failure, Kind, advise
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Disk, Facts
 from ipexctl.model.findings import Finding
-from ipexctl.model.hints import advise
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, LostOutput, RankOutcome, RunOutcome, StallPlace
 from ipexctl.show.next_commands import list_next_commands

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.act.ssh.local_link import LocalLink
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import Link
+from ipexctl.model.hosts import Host, Link
 
 if TYPE_CHECKING:
     from ipexctl.act.ssh.connect import Dialler

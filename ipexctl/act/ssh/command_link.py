@@ -9,11 +9,9 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from ipexctl.act.ssh.quoting import make_stop_script
-from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import NO_COMMAND_IO, Channel, CommandIO, Link, LinkError
+from ipexctl.model.hosts import NO_COMMAND_IO, Channel, Command, CommandIO, Completed, Host, Link, LinkError
 from ipexctl.model.text import printable
 
 # After the command itself has ended, its outputs may be held open by a process it left in the background.

@@ -32,9 +32,8 @@ from ipexctl.act.ssh.settings import Settings, SSHSettings, choose_connect_timeo
 from ipexctl.act.ssh.tcp import open_tcp
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
 from ipexctl.model.errors import Failure, Kind, UsageError
-from ipexctl.model.hosts import Host
+from ipexctl.model.hosts import Host, LinkError
 from ipexctl.model.json_values import Record
-from ipexctl.model.links import LinkError
 from ipexctl.model.text import pluralize, printable
 
 _JUMP_FAILURE_TTL = 5.0  # seconds for which a jump host that could not be reached is not tried again

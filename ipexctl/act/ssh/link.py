@@ -13,11 +13,9 @@ from ipexctl.act.ssh.paramiko_internals import OutputEvent
 from ipexctl.act.ssh.quoting import OutputSplitter, format_shell_line, make_nonce, wrap_command
 from ipexctl.act.ssh.shared_shell import SharedShellChannel, format_request, make_shell_command
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
-from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import LinkError
+from ipexctl.model.hosts import Command, Host, LinkError
 from ipexctl.model.text import printable
 
 _READ_SIZE = 1 << 20

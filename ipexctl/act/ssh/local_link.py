@@ -10,9 +10,8 @@ from typing import cast
 
 from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog
 from ipexctl.act.ssh.quoting import fit_argument_limit, format_shell_line
-from ipexctl.model.commands import Command
 from ipexctl.model.events import Stream
-from ipexctl.model.hosts import Host
+from ipexctl.model.hosts import Command, Host
 
 # What sshd would give a session too. Nothing else of the user's environment reaches a command.
 _INHERITED_VARIABLES = ("HOME", "LOGNAME", "USER", "SHELL", "PATH", "LANG", "LC_ALL", "TZ")

@@ -10,7 +10,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from ipexctl.act.scripts import read_script
-from ipexctl.model.commands import Command
+from ipexctl.model.hosts import Command
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import parse_integer
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ipexctl.act.scripts import read_script
 from ipexctl.act.ssh.command_link import CommandChannel, CommandLog
 from ipexctl.act.ssh.quoting import format_shell_line
-from ipexctl.model.commands import Command
 from ipexctl.model.events import Stream
+from ipexctl.model.hosts import Command
 from ipexctl.model.text import parse_integer
 
 

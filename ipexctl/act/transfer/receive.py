@@ -20,7 +20,7 @@ from typing import IO
 from ipexctl.act.stall_timer import STALL_TIMEOUT, StallTimer
 from ipexctl.act.transfer.send import build_script_command, read_listing
 from ipexctl.model.errors import Failure, Kind
-from ipexctl.model.links import Channel, Link, LinkError
+from ipexctl.model.hosts import Channel, Link, LinkError
 from ipexctl.model.text import printable
 from ipexctl.protocol.paths import PART
 from ipexctl.store.private_files import make_private_directories, sync_file_system, write_private_file

@@ -16,10 +16,9 @@ from pathlib import Path
 
 from ipexctl.act.scripts import read_script
 from ipexctl.act.stall_timer import STALL_TIMEOUT, StallTimer
-from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, Progress
-from ipexctl.model.links import Link, LinkError
+from ipexctl.model.hosts import Command, Completed, Link, LinkError
 from ipexctl.model.text import format_size, printable
 from ipexctl.protocol.paths import PART, STATE
 

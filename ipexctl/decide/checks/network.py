@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 
 from ipexctl.decide.facts.numbers import parse_ip_interface
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, Note, UsageError
 from ipexctl.model.facts import Facts, Interface
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
-from ipexctl.model.notes import Note
 
 Network = IPv4Network | IPv6Network
 

@@ -7,8 +7,8 @@ from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
 from ipexctl.decide.facts.cpu import find_numa_domains
 from ipexctl.decide.facts.isa import ARM_LEVELS, BELOW, find_isa_level, get_order, has_bf16
 from ipexctl.decide.releases.env_health import format_limit
-from ipexctl.model.facts import Facts, format_cpus
-from ipexctl.model.text import format_size, pluralize
+from ipexctl.model.facts import Facts
+from ipexctl.model.text import format_cpus, format_size, pluralize
 
 _KIB = 1024
 _WITH_WHEELS = (None, "x86_64", "aarch64")

@@ -10,11 +10,10 @@ from ipexctl.decide.checks import processor, software, system
 from ipexctl.decide.checks.catalogue import Catalogue, CatalogueEntry
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
 from ipexctl.decide.releases.env_health import find_repair
+from ipexctl.model.errors import Hint
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding, Level
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.hints import Hint
-from ipexctl.model.text import join_names, printable
+from ipexctl.model.text import group_pairs, join_names, printable
 
 HOST_CHECKS: tuple[Callable[[str, Facts], Iterator[CheckHit]], ...] = (  # each host by itself
     processor.check_instruction_sets,

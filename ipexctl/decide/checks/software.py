@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
 from ipexctl.decide.launch.dialects import identify_dialect
 from ipexctl.decide.releases.table import get_minor_version, get_public_version, parse_version
+from ipexctl.model.errors import advise
 from ipexctl.model.facts import Facts, Installed
 from ipexctl.model.findings import Level
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.hints import advise
-from ipexctl.model.names import fold_names
 from ipexctl.model.stack import StackRelease
-from ipexctl.model.text import join_names
+from ipexctl.model.text import fold_names, group_pairs, join_names
 
 _IPEX, _ONECCL = "intel-extension-for-pytorch", "oneccl-bind-pt"
 _STACK = {"torch": "torch", "ipex": _IPEX, "oneccl": _ONECCL, "impi-rt": "impi-rt"}

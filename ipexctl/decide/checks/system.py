@@ -9,9 +9,8 @@ from ipexctl.decide.checks.network import find_isolated_interfaces, is_loopback,
 from ipexctl.decide.facts.numbers import parse_ip_interface
 from ipexctl.model.errors import Kind
 from ipexctl.model.facts import Facts
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host
-from ipexctl.model.text import format_size, join_names
+from ipexctl.model.text import format_size, group_pairs, join_names
 
 NEEDED = 4 << 30  # bytes of one environment: 3.4 GiB measured for a CPU row, and room to unpack
 _LOG_SPACE = 128 << 20  # bytes below which logs and checkpoints do not fit either

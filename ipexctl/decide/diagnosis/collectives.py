@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from ipexctl.model.events import RankStack
-from ipexctl.model.facts import format_ranks
 from ipexctl.model.json_values import Record, parse_json
-from ipexctl.model.text import format_size
+from ipexctl.model.text import format_ranks, format_size
 from ipexctl.protocol.hooks import COLLECTIVES
 
 _REPORTED = re.compile(rf"^{COLLECTIVES}(\[.*\])$", re.MULTILINE)

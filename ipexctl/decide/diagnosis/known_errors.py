@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from ipexctl.decide.diagnosis.evidence import Evidence, RaisedException
+from ipexctl.model.errors import Hint, advise
 from ipexctl.model.findings import Diagnosis
-from ipexctl.model.hints import Hint, advise
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.toml import Table
 

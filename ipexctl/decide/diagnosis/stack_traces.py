@@ -8,9 +8,8 @@ from itertools import takewhile
 
 from ipexctl.model.answers.manage import StackPlace
 from ipexctl.model.events import RankStack, Stalled
-from ipexctl.model.facts import format_ranks
 from ipexctl.model.json_values import Record
-from ipexctl.model.text import join_names
+from ipexctl.model.text import format_ranks, join_names
 from ipexctl.protocol.paths import HOOK_FILES, PROFILE_HOOK_FILES
 
 _FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f]+.*\(most recent call first\):")

@@ -4,10 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ipexctl.decide.checks.network import means_itself
 from ipexctl.decide.diagnosis.stack_traces import find_path_in_library
-from ipexctl.model.facts import format_ranks
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.reports import SeparateWorlds
-from ipexctl.model.text import join_names, pluralize, printable
+from ipexctl.model.text import format_ranks, group_pairs, join_names, pluralize, printable
 from ipexctl.protocol import hooks, journal
 from ipexctl.protocol.rank_records import RankRendezvous
 

@@ -14,9 +14,8 @@ from ipexctl.decide.facts.numbers import MAX_CPUS, parse_cpu_list, parse_cpu_mas
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.decide.facts.system import read_meminfo
 from ipexctl.model.facts import Core, NumaNode
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import Record
-from ipexctl.model.text import parse_integer
+from ipexctl.model.text import group_pairs, parse_integer
 
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from ipexctl.model.notes import Note
+from ipexctl.model.errors import Note
 
 _AVX512 = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 _AMX = ("amx_tile", "amx_bf16", "amx_int8")

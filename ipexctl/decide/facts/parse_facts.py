@@ -10,11 +10,10 @@ from ipexctl.decide.facts.cgroup import read_cgroup
 from ipexctl.decide.facts.isa import find_isa_level
 from ipexctl.decide.facts.probe_output import ProbeOutput, hash_text
 from ipexctl.decide.facts.uarch import Uarchs
+from ipexctl.model.errors import Note
 from ipexctl.model.facts import Core, Facts
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import select_attributes
-from ipexctl.model.notes import Note
-from ipexctl.model.text import parse_integer
+from ipexctl.model.text import group_pairs, parse_integer
 
 _ARM = ("aarch64", "arm64")
 _VECTOR_LENGTH = "/proc/sys/abi/sve_default_vector_length"  # bytes

@@ -11,12 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ipexctl.model.commands import Command
-from ipexctl.model.errors import UsageError
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.hints import advise
+from ipexctl.model.errors import UsageError, advise
+from ipexctl.model.hosts import Command
 from ipexctl.model.json_values import Record, field
-from ipexctl.model.text import parse_integer, printable
+from ipexctl.model.text import group_pairs, parse_integer, printable
 
 _LINE_LIMIT = 4096
 FRAME_LIMIT = 1 << 20  # bytes of one frame

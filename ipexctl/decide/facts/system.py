@@ -8,9 +8,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Interface
 from ipexctl.decide.facts.numbers import parse_ip_interface
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.facts import Disk, Installed, Interface, Python
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.stack import read_marker
-from ipexctl.model.text import parse_integer, printable
+from ipexctl.model.text import group_pairs, parse_integer, printable
 from ipexctl.protocol.paths import HUB
 
 _NET = "/sys/class/net"

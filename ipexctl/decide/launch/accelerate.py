@@ -16,12 +16,10 @@ from ipexctl.decide.parsing import yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.releases.framework_options import FrameworkOption, normalise_arguments, supports_option
 from ipexctl.decide.releases.table import parse_version
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, Note, UsageError, advise
 from ipexctl.model.facts import Facts
-from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Launch, Setting
-from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import printable
 

@@ -11,15 +11,12 @@ from ipexctl.decide.launch.environment import HostRuntime, RunSettings
 from ipexctl.decide.launch.programs import Start, find_doubtful_words
 from ipexctl.decide.releases.framework_options import FrameworkOption, find_unsupported_arguments
 from ipexctl.decide.releases.runtime import Runtime
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, Note, UsageError, advise
 from ipexctl.model.facts import Facts
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Launch, Leading, NodePlan, RankPlacement, Setting
-from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import group_pairs, pluralize
 from ipexctl.protocol import paths
 
 # Cores left to a rank that gives one to impi's thread: on fewer, computing would lose more than overlap gains.

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 
 from ipexctl.decide.script_imports import parse_script
-from ipexctl.model.notes import Note
+from ipexctl.model.errors import Note
 from ipexctl.model.text import printable
 from ipexctl.protocol.paths import RESUME_ENV
 

@@ -13,10 +13,9 @@ from functools import partial
 from ipexctl.decide.launch.dialects import get_dialect
 from ipexctl.decide.launch.placement import require_equal_ppn
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.facts import format_cpus
 from ipexctl.model.launch import Launch, NodePlan
 from ipexctl.model.tasks import Run
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import format_cpus, pluralize
 
 FORMS = ("sh", "sbatch", "torchrun")
 _NOT_WRITTEN = {"HOME", "USER", "LOGNAME", "MASTER_PORT"}  # the login sets them; the port is the script's own

@@ -11,12 +11,12 @@ from ipexctl.decide.launch.dialects import get_dialect
 from ipexctl.decide.launch.dialects.base import MpiDialect
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.errors import Origin, UsageError
-from ipexctl.model.facts import Facts, format_cpus
+from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import NodePlan, Preload, RankPlacement, Setting
 from ipexctl.model.secrets import holds_secret, looks_secret
 from ipexctl.model.tasks import Run
-from ipexctl.model.text import printable
+from ipexctl.model.text import format_cpus, printable
 from ipexctl.protocol.hooks import MEETING_ENV, PROFILE_ENV
 from ipexctl.protocol.paths import DIRECTORY_ENV, RANK_ENV, RUN_ENV
 from ipexctl.protocol.placeholders import fill

@@ -9,10 +9,10 @@ from dataclasses import replace
 from ipexctl.decide.facts.numbers import parse_cpu_list
 from ipexctl.decide.launch.placement import Cores, find_usable_cores, interleave
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.facts import Facts, format_cpus
+from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.tasks import Run
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import format_cpus, pluralize
 
 LATENCY = 4  # cores of an instance in the launchers' latency mode
 BACKEND = "none"

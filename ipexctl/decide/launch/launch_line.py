@@ -31,8 +31,7 @@ from ipexctl.decide.parsing.shell import (
     split_marked_commands,
 )
 from ipexctl.decide.parsing.shell_variables import Value
-from ipexctl.model.errors import UsageError
-from ipexctl.model.notes import Note
+from ipexctl.model.errors import Note, UsageError
 
 ReadFile = Callable[[str], str]
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)

@@ -6,9 +6,7 @@ from ipexctl.decide.launch.launch_counts import Level
 from ipexctl.decide.launch.launch_table import LaunchTable
 from ipexctl.decide.launch.launch_words import LaunchWords
 from ipexctl.decide.parsing.shell import END, remove_marks, split_marked_commands
-from ipexctl.model.errors import UsageError
-from ipexctl.model.hints import advise
-from ipexctl.model.notes import Note
+from ipexctl.model.errors import Note, UsageError, advise
 from ipexctl.model.text import printable, read_seconds
 
 _OUTSIDE_BRACKETS = r",(?![^\[]*\])"

@@ -8,8 +8,7 @@ from itertools import islice
 from ipexctl.decide.launch.launch_table import LaunchTable, find_named_program, normalise_program
 from ipexctl.decide.parsing.shell import LOOPS, SimpleCommand, remove_marks, split_commands, split_marked_commands
 from ipexctl.decide.parsing.shell_variables import ShellVariables, Value
-from ipexctl.model.errors import UsageError
-from ipexctl.model.hints import advise
+from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.json_values import Record
 
 _PLACEHOLDER = re.compile(r"<[A-Za-z][\w .-]*>")  # in a guide, where a shell would read and write files

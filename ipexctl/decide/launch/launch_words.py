@@ -9,9 +9,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ipexctl.decide.launch.launch_table import LaunchTable, match_name
 from ipexctl.decide.parsing.shell import END, QUOTED, quote_word, remove_marks
-from ipexctl.model.errors import UsageError
+from ipexctl.model.errors import Note, UsageError
 from ipexctl.model.json_values import Record
-from ipexctl.model.notes import Note
 from ipexctl.model.secrets import looks_secret
 from ipexctl.model.tasks import Flag, Run
 from ipexctl.model.text import printable

@@ -10,8 +10,7 @@ from dataclasses import replace
 from ipexctl.decide.launch.dialects import DIALECTS, get_dialect, identify_dialect
 from ipexctl.decide.launch.dialects.base import MpiDialect, PortEnv, PortRange
 from ipexctl.decide.releases.runtime import Runtime
-from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.hints import advise
+from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import pluralize

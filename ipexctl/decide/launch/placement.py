@@ -9,14 +9,12 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TypeVar
 
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, Note, UsageError
 from ipexctl.model.facts import Core, Facts
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Launch, RankPlacement
-from ipexctl.model.notes import Note
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import group_pairs, pluralize
 
 T = TypeVar("T")
 

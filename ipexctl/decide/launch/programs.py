@@ -7,10 +7,8 @@ from typing import Literal
 
 from ipexctl.decide.script_imports import parse_script
 from ipexctl.model.engines import Engine
-from ipexctl.model.errors import UsageError
-from ipexctl.model.hints import advise
+from ipexctl.model.errors import Note, UsageError, advise
 from ipexctl.model.json_values import Record
-from ipexctl.model.notes import Note
 from ipexctl.model.text import printable
 from ipexctl.protocol.placeholders import NAMES
 

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.decide.facts.isa import ARM_LEVELS, LEVELS, get_order
+from ipexctl.model.errors import Note
 from ipexctl.model.events import Message
 from ipexctl.model.facts import Facts
 from ipexctl.model.launch import Preload, RankPlacement, Setting
-from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import join_names
 from ipexctl.model.toml import parse_toml

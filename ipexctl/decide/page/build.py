@@ -12,10 +12,8 @@ from ipexctl.decide.run.report import ReadErrors, judge_run
 from ipexctl.decide.run.series import find_stragglers, list_points
 from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.answers.run import RunAnswer
-from ipexctl.model.facts import format_ranks
-from ipexctl.model.grouping import group_pairs
+from ipexctl.model.errors import Hint, complete_hint
 from ipexctl.model.harmless import find_harmless
-from ipexctl.model.hints import Hint, complete_hint
 from ipexctl.model.page import (
     Curve,
     DoctorRecord,
@@ -34,6 +32,7 @@ from ipexctl.model.profile import Profile
 from ipexctl.model.reports import CommandReport, RankResult, SlowHost
 from ipexctl.model.restarts import describe_restart
 from ipexctl.model.run_state import Attempt, OutputLog, RankState, ReachedStage, RunHistory, RunState, Series, Stall
+from ipexctl.model.text import format_ranks, group_pairs
 
 _CURVES = 64  # drawn of one figure: the eye tells no more apart
 _LINE_LIMIT = 2000  # characters of a line that are shown

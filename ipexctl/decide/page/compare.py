@@ -8,9 +8,8 @@ from statistics import median, quantiles
 
 from ipexctl.decide.page.cluster import list_properties
 from ipexctl.model.answers.saved import CompareAnswer, FigureRatio, RankSpread, ReportedRun, RunDifference
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.page import Curve, Figure, RunPage, SpanKind
-from ipexctl.model.text import join_names
+from ipexctl.model.text import group_pairs, join_names
 
 NamedPage = tuple[str, RunPage]  # by the name of its saved run
 

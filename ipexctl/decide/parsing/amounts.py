@@ -3,8 +3,7 @@
 import re
 from ipaddress import ip_address
 
-from ipexctl.model.errors import UsageError
-from ipexctl.model.hints import advise
+from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.text import printable, read_span
 
 

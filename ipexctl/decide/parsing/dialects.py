@@ -7,10 +7,9 @@ from ipexctl.decide.parsing import validators
 from ipexctl.decide.parsing.input_errors import suggest_nearest
 from ipexctl.decide.parsing.yaml_nodes import quote_yaml
 from ipexctl.model.errors import UsageError
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import Record
-from ipexctl.model.text import printable
+from ipexctl.model.text import group_pairs, printable
 
 
 class DialectOutput(Record):

@@ -10,10 +10,9 @@ from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.parsing.ranges import MAX_HOSTS
 from ipexctl.decide.parsing.ssh_arguments import HOST_KEYS, read_ssh_arguments
 from ipexctl.model.errors import Origin
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import Record
-from ipexctl.model.text import join_names, printable
+from ipexctl.model.text import group_pairs, join_names, printable
 
 MAX_GROUPS = 1024
 EVERYONE = frozenset({"all", "ungrouped"})

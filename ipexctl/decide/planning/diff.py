@@ -4,8 +4,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.text import pluralize, printable
+from ipexctl.model.text import group_pairs, pluralize, printable
 from ipexctl.model.trees import TreeEntry
 
 DIFFABLE = 256 << 10  # bytes of a file that is compared line by line

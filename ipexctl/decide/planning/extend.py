@@ -11,9 +11,8 @@ from packaging.utils import canonicalize_name
 from ipexctl.decide.releases.mpi_choice import DEFAULT, find_wheel_mpi
 from ipexctl.decide.releases.resolve import match_version
 from ipexctl.decide.releases.table import get_public_version
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.facts import Facts, Python
-from ipexctl.model.hints import advise
 from ipexctl.model.stack import InstallMarker, StackRequest, Track
 from ipexctl.model.tasks import Install
 

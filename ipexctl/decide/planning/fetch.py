@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ipexctl.decide.planning.ignore import Ignored
 from ipexctl.decide.planning.sync import parse_status
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import Record
-from ipexctl.model.names import fold_names
-from ipexctl.model.text import format_size, join_names, pluralize, printable
+from ipexctl.model.text import fold_names, format_size, group_pairs, join_names, pluralize, printable
 from ipexctl.protocol.paths import MANIFEST, PART
 
 _NAME_LIMIT = 255  # bytes of a file's name on every file system that matters

@@ -16,9 +16,8 @@ from ipexctl.decide.script_imports import ImportTable, list_module_names, parse_
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
-from ipexctl.model.names import fold_names
 from ipexctl.model.stack import Stack
-from ipexctl.model.text import format_size, join_names, pluralize, printable
+from ipexctl.model.text import fold_names, format_size, join_names, pluralize, printable
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*")
 _TRAINS = re.compile(r"\.backward\(|Trainer\(|\.fit\(")

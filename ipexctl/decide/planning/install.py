@@ -12,15 +12,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ipexctl.decide.releases.env_health import DEFAULT_VENV, describe_drift
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise
 from ipexctl.model.facts import Facts
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
-from ipexctl.model.names import fold_names
 from ipexctl.model.stack import InstallMarker, Stack
-from ipexctl.model.text import format_size, join_names, pluralize, printable
+from ipexctl.model.text import fold_names, format_size, group_pairs, join_names, pluralize, printable
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.protocol.session import Inspection
 

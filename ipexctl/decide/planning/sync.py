@@ -10,11 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ipexctl.decide.planning.ignore import Ignored
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
-from ipexctl.model.names import fold_names
-from ipexctl.model.text import format_size, join_names, pluralize, printable
+from ipexctl.model.text import fold_names, format_size, group_pairs, join_names, pluralize, printable
 from ipexctl.model.trees import FileTree, TreeEntry
 from ipexctl.protocol.paths import MANIFEST, PART
 

@@ -7,12 +7,10 @@ from collections.abc import Collection, Mapping
 from packaging.utils import canonicalize_name
 
 from ipexctl.decide.releases.table import get_public_version
-from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.errors import Failure, Hint, Kind, advise
 from ipexctl.model.facts import Facts
-from ipexctl.model.hints import Hint, advise
 from ipexctl.model.json_values import Record
-from ipexctl.model.names import fold_names
-from ipexctl.model.text import join_names, printable
+from ipexctl.model.text import fold_names, join_names, printable
 
 DEFAULT_VENV = ".local/share/ipexctl/env"  # below the home directory
 

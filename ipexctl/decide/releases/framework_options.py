@@ -5,8 +5,8 @@ from itertools import zip_longest
 from typing import Literal
 
 from ipexctl.decide.releases.table import parse_version
+from ipexctl.model.errors import Note
 from ipexctl.model.json_values import Record
-from ipexctl.model.notes import Note
 from ipexctl.model.text import printable
 from ipexctl.model.toml import parse_toml
 

@@ -7,9 +7,8 @@ from ipexctl.decide.releases.mpi_choice import list_mpis
 from ipexctl.decide.releases.resolve import check_release
 from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, get_public_version
 from ipexctl.model.answers.install import ListedRelease
-from ipexctl.model.errors import UsageError
+from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.facts import Facts
-from ipexctl.model.hints import advise
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.stack import StackRelease, StackRequest
 from ipexctl.model.text import join_names

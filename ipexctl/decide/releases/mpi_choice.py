@@ -8,8 +8,7 @@ from ipexctl.decide.launch.dialects import DIALECTS, find_wheel_dialect, get_dia
 from ipexctl.decide.launch.mpi_launchers import offers_library
 from ipexctl.decide.releases.resolve import replace_impi_by_gloo
 from ipexctl.decide.releases.table import ReleaseTable, parse_version
-from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.notes import Note
+from ipexctl.model.errors import Exit, Note, UsageError
 from ipexctl.model.stack import MpiLauncher, MpiWheel, Stack, StackRelease
 
 DEFAULT = "wheel"  # of ``--mpi``: Intel's, in whichever wheel of the release it is

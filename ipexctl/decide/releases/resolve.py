@@ -9,13 +9,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, get_public_version, parse_version
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, Note, UsageError, advise
 from ipexctl.model.facts import Facts
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.hints import advise
-from ipexctl.model.notes import Note
 from ipexctl.model.stack import Arch, BindingOffer, MpiKind, Stack, StackRelease, StackRequest
-from ipexctl.model.text import join_names
+from ipexctl.model.text import group_pairs, join_names
 
 # What IPEX asks of a CPU at import (csrc/cpu/isa/cpu_feature.cpp). Flags decide; where none were read, the level does.
 _FLAGS = {"AVX2": {"avx2", "fma"}, "AVX512": {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}}

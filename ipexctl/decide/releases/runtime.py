@@ -12,8 +12,7 @@ from collections.abc import Collection, Mapping
 
 from ipexctl.decide.launch.dialects import find_wheel_dialect
 from ipexctl.decide.launch.dialects.base import MpiDialect
-from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.hints import advise
+from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Dialect, InstallMarker, MpiKind, MpiLayout, Stack
 

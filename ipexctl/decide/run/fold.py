@@ -14,7 +14,6 @@ from ipexctl.decide.run.unusual import UnusualReader
 from ipexctl.model import events as e
 from ipexctl.model.answers import get_answer_kind
 from ipexctl.model.errors import Kind
-from ipexctl.model.facts import format_ranks
 from ipexctl.model.reports import HostStep, LostLoss, StallPlace
 from ipexctl.model.run_state import (
     Attempt,
@@ -31,6 +30,7 @@ from ipexctl.model.run_state import (
     Stall,
     StepState,
 )
+from ipexctl.model.text import format_ranks
 
 _TAIL_SIZE = 1 << 12  # bytes of output of each rank, and of mpirun, that are kept for last words
 _LINES = 2000  # lines that are read in a second, of all ranks together; about 2 % of a core

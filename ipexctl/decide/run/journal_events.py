@@ -20,13 +20,11 @@ from ipexctl.decide.diagnosis.worlds import describe_rendezvous, describe_worlds
 from ipexctl.decide.run.demux import Demux, Piece
 from ipexctl.decide.run.lines import LineHolder
 from ipexctl.model import events as e
-from ipexctl.model.errors import Failure, Kind
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.hints import advise
+from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory, StallPlace
-from ipexctl.model.text import format_size, format_time, join_names, pluralize, printable
+from ipexctl.model.text import format_size, format_time, group_pairs, join_names, pluralize, printable
 from ipexctl.protocol import frames, hooks, journal, rank_records, samples
 from ipexctl.protocol.codec import MESSAGE_LIMIT, Unreadable
 from ipexctl.protocol.journal import Record

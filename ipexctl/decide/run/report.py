@@ -12,8 +12,7 @@ from ipexctl.decide.diagnosis.known_errors import KnownErrors
 from ipexctl.decide.run.lines import drop_overwritten
 from ipexctl.decide.run.slowdown import find_script_word, make_command_without
 from ipexctl.model import events as e
-from ipexctl.model.errors import Exit, Failure, Kind, choose_exit
-from ipexctl.model.hints import Hint, advise, complete_hint, repeat_command
+from ipexctl.model.errors import Exit, Failure, Hint, Kind, advise, choose_exit, complete_hint, repeat_command
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput, RankOutcome, RunOutcome
 from ipexctl.model.restarts import describe_restart

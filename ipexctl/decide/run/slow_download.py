@@ -2,11 +2,10 @@
 
 from statistics import median
 
+from ipexctl.model.errors import Hint, advise
 from ipexctl.model.events import Progress
-from ipexctl.model.hints import Hint, advise
-from ipexctl.model.names import fold_names
 from ipexctl.model.run_state import RunState
-from ipexctl.model.text import format_size
+from ipexctl.model.text import fold_names, format_size
 
 _WATCHED, _LEFT = 10.0, 60.0  # seconds for which bytes have come, and that are left from which on a step is slow
 _FETCH_ONCE = advise("install", "--wheels-from", "controller", text="fetched once, here, and sent to the hosts:")

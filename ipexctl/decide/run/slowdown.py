@@ -5,11 +5,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from ipexctl.model.facts import format_ranks
-from ipexctl.model.hints import Hint, complete_hint
+from ipexctl.model.errors import Hint, complete_hint
 from ipexctl.model.reports import SlowHost, StallPlace
 from ipexctl.model.run_state import Attempt, RankState, RunState, Series, Slowdown
-from ipexctl.model.text import format_clock
+from ipexctl.model.text import format_clock, format_ranks
 
 _SLOW_PACES = 3  # paces in a row by which a run is slow
 _BEST_PACES = 5  # paces in a row that count as the best

@@ -9,8 +9,8 @@ from statistics import fmean, linear_regression, median
 
 from ipexctl.model.answers.tune import TriedLaunch
 from ipexctl.model.events import CandidateTried, StudyStarted, describe_values
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.run_state import RunState
+from ipexctl.model.text import group_pairs
 
 # The first of them that is printed counts, unless the user names a figure.
 RATES = {"pace": "steps/s", "samples_s": "samples/s", "tokens_s": "tokens/s"}

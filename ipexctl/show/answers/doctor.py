@@ -11,8 +11,7 @@ from rich.text import Text
 from ipexctl.model.answers.doctor import DoctorAnswer, ExplainAnswer, SpeedCheck
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.text import format_size, pluralize
+from ipexctl.model.text import format_size, group_pairs, pluralize
 from ipexctl.show import phrases, typeset
 from ipexctl.show.sanitise import escape_lines, one_line
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, AtWidth, Line, labelled, outcome, sentences, text

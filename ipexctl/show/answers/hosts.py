@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 
 from ipexctl.model.answers.hosts import UsageAnswer, UsedPlace
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.text import format_size, format_time, pluralize
+from ipexctl.model.text import format_size, format_time, group_pairs, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.tables import draw_rows
 from ipexctl.show.typeset import WARN, AtWidth, Line, text

@@ -3,8 +3,7 @@
 from rich.console import RenderableType
 
 from ipexctl.model.answers.install import ImportCheck, InstallAnswer, StacksAnswer, VerifyAnswer
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import group_pairs, pluralize
 from ipexctl.show import phrases, typeset
 from ipexctl.show.tables import draw_text_table
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, AtWidth, Line, labelled, outcome, split_harmless_lines, text

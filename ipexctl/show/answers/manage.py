@@ -7,9 +7,8 @@ from dataclasses import replace
 from rich.console import RenderableType
 
 from ipexctl.model.answers.manage import ListedRun, PsAnswer, RankStacksAnswer, ReapAnswer, StopAnswer
-from ipexctl.model.facts import format_ranks
 from ipexctl.model.json_values import to_json
-from ipexctl.model.text import format_clock, pluralize
+from ipexctl.model.text import format_clock, format_ranks, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.run_screen import format_cleanup_proof
 from ipexctl.show.sanitise import one_line

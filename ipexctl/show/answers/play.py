@@ -12,8 +12,8 @@ from ipexctl.model.answers.play import (
     PlayedStep,
     PlayListAnswer,
 )
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import to_json
+from ipexctl.model.text import group_pairs
 from ipexctl.show import phrases
 from ipexctl.show.tables import format_any_answer
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, Line, Part, outcome, text, whole

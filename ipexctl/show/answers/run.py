@@ -5,10 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import RenderableType
 
 from ipexctl.model.answers.run import ProfileAnswer, RunAnswer
-from ipexctl.model.facts import format_ranks
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.profile import KernelTime, Profile
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import format_ranks, group_pairs, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.tables import draw_rows
 from ipexctl.show.typeset import QUIET, STRONG, WARN, AtWidth, Line, labelled, text

@@ -14,8 +14,7 @@ from ipexctl.model.answers.saved import (
     SavedRun,
     SupportAnswer,
 )
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.text import format_size, format_time, pluralize
+from ipexctl.model.text import format_size, format_time, group_pairs, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.compare_screen import format_comparison
 from ipexctl.show.sanitise import one_line

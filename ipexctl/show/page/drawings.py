@@ -11,11 +11,11 @@ from math import ceil, floor, log10
 from markupsafe import Markup
 
 from ipexctl.model.answers.doctor import LinkSpeed
-from ipexctl.model.facts import Facts, format_cpus
+from ipexctl.model.facts import Facts
 from ipexctl.model.launch import PlannedLaunch, RankPlacement
 from ipexctl.model.page import Curve, Figure, Mark, RankRow, Span
 from ipexctl.model.run_state import Points
-from ipexctl.model.text import format_clock, format_size, pluralize
+from ipexctl.model.text import format_clock, format_cpus, format_size, pluralize
 from ipexctl.show.phrases import format_duration
 from ipexctl.show.sanitise import escape
 

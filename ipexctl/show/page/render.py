@@ -16,10 +16,9 @@ from ipexctl import __version__
 from ipexctl.model.answers.doctor import LinkSpeed
 from ipexctl.model.answers.saved import CompareAnswer
 from ipexctl.model.facts import Facts
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.page import Curve, DoctorRecord, Figure, HostPart, LogExcerpt, LogLine, RankRow, RunPage
 from ipexctl.model.profile import Profile
-from ipexctl.model.text import format_clock, format_size, format_time, pluralize, strip_colours
+from ipexctl.model.text import format_clock, format_size, format_time, group_pairs, pluralize, strip_colours
 from ipexctl.show.answers.run import format_profile
 from ipexctl.show.compare_screen import describe_run, list_figure_rows, name_columns
 from ipexctl.show.page import drawings

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from ipexctl.model.errors import advise, complete_hint
 from ipexctl.model.events import STUDY_ENDS
-from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.json_values import Record
 from ipexctl.model.page import RunPage
 from ipexctl.model.reports import RankOutcome, RunOutcome

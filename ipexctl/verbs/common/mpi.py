@@ -7,13 +7,10 @@ from ipexctl.act.fanout import run_on_hosts
 from ipexctl.data import read_data
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.dialects import DIALECTS, find_wheel_dialect
-from ipexctl.model.commands import Command
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError, split_results
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, split_results
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
-from ipexctl.model.hints import advise
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import Link
+from ipexctl.model.hosts import Command, Host, Link
 from ipexctl.model.stack import MpiLauncher
 
 _VERSION_TIMEOUT = 20.0  # seconds: `mpirun --version` from a cold network file system

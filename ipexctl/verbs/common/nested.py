@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ipexctl.model import events as e
+from ipexctl.model.errors import Hint
 from ipexctl.model.events import Event, Workflow
-from ipexctl.model.hints import Hint
 
 T = TypeVar("T")
 

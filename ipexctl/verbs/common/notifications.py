@@ -5,12 +5,11 @@ from collections.abc import Callable
 from ipexctl.act.notify import Notifier
 from ipexctl.decide.saved_runs import classify_result
 from ipexctl.model.events import Stamped
-from ipexctl.model.facts import format_ranks
 from ipexctl.model.json_values import to_json
 from ipexctl.model.notifications import Notification, NotificationEvent
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.run_state import Attempt, RankState, RunState, Stall
-from ipexctl.model.text import pluralize, printable
+from ipexctl.model.text import format_ranks, pluralize, printable
 from ipexctl.show import phrases
 from ipexctl.store import event_json
 from ipexctl.verbs.run.saved_runs import describe_cause

@@ -18,8 +18,7 @@ from ipexctl.decide.releases.table import ReleaseTable, parse_table
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import FactsRead, StepOutcome, Workflow
 from ipexctl.model.facts import Facts
-from ipexctl.model.hosts import Inventory
-from ipexctl.model.links import Link
+from ipexctl.model.hosts import Inventory, Link
 from ipexctl.model.text import printable
 
 VENV = "~/.local/share/ipexctl/env"  # where install puts the environment by default

@@ -14,9 +14,8 @@ from ipexctl.act.transfer.send import send_file
 from ipexctl.decide.planning.install import group_hosts_by_tokens
 from ipexctl.model.errors import Failure, Kind, UsageError, split_results
 from ipexctl.model.events import Event, Message, Progress, StepOutcome, Workflow
-from ipexctl.model.hosts import Inventory
+from ipexctl.model.hosts import Inventory, Link
 from ipexctl.model.json_values import Record
-from ipexctl.model.links import Link
 from ipexctl.model.text import format_size, printable
 from ipexctl.protocol.session import Fetched, Nothing, Offer, Present, SeenTokens
 

@@ -13,9 +13,8 @@ from ipexctl.act.inputs import expand_home, is_writable_by_all, read_input
 from ipexctl.act.variable_files import read_variable_files
 from ipexctl.data import read_data
 from ipexctl.decide import parsing
-from ipexctl.model.errors import UsageError
+from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.events import Started
-from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.hub import is_of_hub
 from ipexctl.model.json_values import Record

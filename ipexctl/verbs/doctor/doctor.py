@@ -23,7 +23,7 @@ from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle
 from ipexctl.decide.launch.tuning import name_wins
 from ipexctl.model.answers import doctor as answers
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit, split_results
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, choose_exit, complete_hint, split_results
 from ipexctl.model.events import (
     Answer,
     Ended,
@@ -36,7 +36,6 @@ from ipexctl.model.events import (
 )
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
-from ipexctl.model.hints import advise, complete_hint
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor, Run
 from ipexctl.model.text import pluralize, printable

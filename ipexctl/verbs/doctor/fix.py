@@ -9,17 +9,13 @@ from ipexctl.decide.checks.catalogue import Catalogue
 from ipexctl.decide.parsing import limit_inventory
 from ipexctl.decide.releases.env_health import find_repair
 from ipexctl.model.answers.doctor import AppliedFix
-from ipexctl.model.commands import Command
-from ipexctl.model.errors import Failure, Kind, split_results
+from ipexctl.model.errors import Failure, Kind, advise, complete_hint, split_results
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.hints import advise, complete_hint
-from ipexctl.model.hosts import Inventory
-from ipexctl.model.links import Link
+from ipexctl.model.hosts import Command, Inventory, Link
 from ipexctl.model.tasks import Install
-from ipexctl.model.text import join_names
+from ipexctl.model.text import group_pairs, join_names
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.install.install import install

@@ -12,8 +12,7 @@ from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import OLDEST_PYTHON, Facts
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import Link, LinkError
+from ipexctl.model.hosts import Host, Link, LinkError
 
 T = TypeVar("T")
 

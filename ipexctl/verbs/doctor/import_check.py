@@ -8,11 +8,9 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.sessions import load_session_file
 from ipexctl.decide.checks.software import needs_import_check
 from ipexctl.decide.releases.table import get_public_version
-from ipexctl.model.commands import Command
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
-from ipexctl.model.hosts import Inventory
-from ipexctl.model.links import Link, LinkError
+from ipexctl.model.hosts import Command, Inventory, Link, LinkError
 from ipexctl.model.text import printable
 from ipexctl.protocol.codec import DamagedError, decode, load_object
 from ipexctl.protocol.session import ImportReport

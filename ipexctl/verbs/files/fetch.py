@@ -16,11 +16,9 @@ from ipexctl.decide.planning.fetch import FetchPlan, Listing, RemoteFile
 from ipexctl.decide.planning.ignore import Ignored, compile_ignore
 from ipexctl.decide.planning.sync import choose_destination, find_invalid_destinations, find_path_fault
 from ipexctl.model.answers.files import FailedTransfer, FetchAnswer, FetchedHost
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit, split_results
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, choose_exit, split_results
 from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, Started, StepEnded, Workflow
-from ipexctl.model.hints import advise
-from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.links import Link, LinkError
+from ipexctl.model.hosts import Host, Inventory, Link, LinkError
 from ipexctl.model.tasks import Fetch
 from ipexctl.model.text import format_size, parse_integer, pluralize, printable
 from ipexctl.verbs.common.select import list_flags

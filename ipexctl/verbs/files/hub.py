@@ -11,11 +11,9 @@ from pathlib import Path
 from ipexctl.act.hub import Snapshot, describe_snapshot, download_files
 from ipexctl.decide.planning.ignore import Ignored, compile_ignore
 from ipexctl.model.events import Progress, StepEnded, StepStarted, Workflow
-from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hub import HubReference
 from ipexctl.model.json_values import Record
-from ipexctl.model.names import fold_names
-from ipexctl.model.text import format_size, pluralize
+from ipexctl.model.text import fold_names, format_size, group_pairs, pluralize
 from ipexctl.store.private_files import make_private_directories, measure_tree
 
 _STEP = "download"

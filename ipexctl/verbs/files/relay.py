@@ -21,10 +21,8 @@ from ipexctl.decide.planning.sync import SyncPlan, format_manifest
 from ipexctl.model.errors import Failure, Kind, split_results
 from ipexctl.model.events import HostFailed, Message, StepEnded, Workflow
 from ipexctl.model.facts import Facts
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.hosts import Inventory
-from ipexctl.model.links import Link, LinkError
-from ipexctl.model.text import format_size, pluralize, printable
+from ipexctl.model.hosts import Inventory, Link, LinkError
+from ipexctl.model.text import format_size, group_pairs, pluralize, printable
 from ipexctl.model.trees import FileTree
 from ipexctl.protocol.paths import PART
 from ipexctl.protocol.session import Nothing

@@ -20,10 +20,9 @@ from ipexctl.model.answers.files import FailedTransfer, SyncAnswer, SyncedHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit, split_results
 from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, StepEnded, Workflow
 from ipexctl.model.facts import Facts
-from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.hosts import Host, Inventory, Link
 from ipexctl.model.hub import parse_hub_reference
 from ipexctl.model.json_values import Record
-from ipexctl.model.links import Link
 from ipexctl.model.text import pluralize, printable
 from ipexctl.model.trees import FileTree
 from ipexctl.protocol.paths import HUB

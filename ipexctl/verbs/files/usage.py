@@ -11,11 +11,9 @@ from ipexctl.act.transfer.send import build_script_command, list_tree, read_list
 from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.planning.sync import parse_remote_tree
 from ipexctl.model.answers.hosts import UsageAnswer, UsedPlace
-from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit, split_results
+from ipexctl.model.errors import Failure, Kind, UsageError, advise, choose_exit, complete_hint, split_results
 from ipexctl.model.events import Answer, Ended, Workflow
-from ipexctl.model.hints import advise, complete_hint
-from ipexctl.model.hosts import Inventory
-from ipexctl.model.links import Link
+from ipexctl.model.hosts import Inventory, Link
 from ipexctl.model.text import parse_integer, printable
 from ipexctl.protocol.paths import MANIFEST, RUNS, STATE
 from ipexctl.store.private_files import measure_tree

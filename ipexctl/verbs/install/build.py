@@ -22,8 +22,8 @@ from ipexctl.decide.releases.resolve import suggest_library_package
 from ipexctl.decide.releases.runtime import Runtime, build_runtime, detect_layout, list_layout_paths
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Message, Progress, StepEnded, StepOutcome, Workflow
+from ipexctl.model.hosts import Link
 from ipexctl.model.json_values import Record
-from ipexctl.model.links import Link
 from ipexctl.model.stack import InstallMarker, MpiLayout
 from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol import session as protocol

@@ -34,13 +34,10 @@ from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.decide.releases.table import ReleaseTable, get_minor_version
 from ipexctl.model import events
 from ipexctl.model.answers.install import ImportCheck, InstallAnswer
-from ipexctl.model.commands import Command
-from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit, split_results
+from ipexctl.model.errors import Exit, Failure, UsageError, advise, choose_exit, complete_hint, split_results
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts, Python
-from ipexctl.model.hints import advise, complete_hint
-from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.links import Link
+from ipexctl.model.hosts import Command, Host, Inventory, Link
 from ipexctl.model.stack import InstallMarker, MpiLauncher, Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import join_names, pluralize, printable

@@ -13,11 +13,10 @@ from ipexctl.act.packages.resolve import Tool, read_uv_errors, strip_error_prefi
 from ipexctl.act.packages.sources import Sources
 from ipexctl.act.sessions import RemoteError
 from ipexctl.decide.planning.install import ANOTHER_PATH, Plan
-from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.events import Event, PhaseStarted
 from ipexctl.model.facts import Facts
-from ipexctl.model.hints import advise
-from ipexctl.model.links import Link
+from ipexctl.model.hosts import Link
 from ipexctl.model.stack import Stack
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import format_size, format_time, printable

@@ -23,10 +23,9 @@ from ipexctl.decide.planning.extend import pin_installed_release, read_package_n
 from ipexctl.decide.releases.resolve import replace_impi_by_gloo, resolve_stack, suggest_sources
 from ipexctl.decide.releases.table import ReleaseTable, get_public_version
 from ipexctl.decide.releases.torch_builds import TorchBuilds, parse_torch_builds
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.events import Message, StepEnded, StepStarted, Workflow
 from ipexctl.model.facts import Facts
-from ipexctl.model.hints import advise
 from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.stack import Arch, BindingOffer, Index, InstallMarker, Stack, StackRequest
 from ipexctl.model.tasks import Install

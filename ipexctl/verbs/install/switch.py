@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from ipexctl.act.fanout import Emit
 from ipexctl.model.errors import Kind
 from ipexctl.model.events import Message, StepOutcome, Workflow
+from ipexctl.model.hosts import Link
 from ipexctl.model.json_values import to_json
-from ipexctl.model.links import Link
 from ipexctl.model.stack import InstallMarker
 from ipexctl.model.text import join_names, printable
 from ipexctl.protocol.session import Inspection, Nothing, Offer, Removed, Used

@@ -8,16 +8,11 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.model.answers.install import UninstallAnswer
 from ipexctl.model.answers.plan import DryRun
-from ipexctl.model.commands import Command
-from ipexctl.model.errors import Failure, Kind, choose_exit, split_results
+from ipexctl.model.errors import Failure, Kind, advise, choose_exit, split_results
 from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, StepOutcome, Workflow
-from ipexctl.model.grouping import group_pairs
-from ipexctl.model.hints import advise
-from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.links import Link
-from ipexctl.model.names import fold_names
+from ipexctl.model.hosts import Command, Host, Inventory, Link
 from ipexctl.model.tasks import Uninstall
-from ipexctl.model.text import format_size, parse_integer, pluralize, printable
+from ipexctl.model.text import fold_names, format_size, group_pairs, parse_integer, pluralize, printable
 from ipexctl.protocol.session import Removed, Used
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import make_started

@@ -8,11 +8,9 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.decide.releases.env_health import DEFAULT_VENV
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand
-from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Answer, Ended, Planned, StepOutcome, Workflow
-from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.links import Link
+from ipexctl.model.hosts import Command, Completed, Host, Inventory, Link
 from ipexctl.model.tasks import Execute
 from ipexctl.model.text import pluralize
 from ipexctl.verbs.common.select import make_started

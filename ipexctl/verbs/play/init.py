@@ -19,10 +19,9 @@ from ipexctl.decide.planning import init as planning
 from ipexctl.decide.planning.init import Answers, Question
 from ipexctl.decide.script_imports import parse_import_table
 from ipexctl.model.answers.play import InitAnswer
-from ipexctl.model.errors import Exit, UsageError, choose_exit, split_results
+from ipexctl.model.errors import Exit, UsageError, advise, choose_exit, split_results
 from ipexctl.model.events import Answer, Ended, Message, Workflow
 from ipexctl.model.facts import Facts
-from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Stack, StackRequest

@@ -11,8 +11,8 @@ from ipexctl.act.run_dir import RemoteRunDir, create_run_dir
 from ipexctl.decide.launch.run_spec import Identity
 from ipexctl.model.errors import Failure, Interrupted
 from ipexctl.model.events import Event, HostFailed, Message, StepEnded, StepOutcome, StepStarted, Workflow
+from ipexctl.model.hosts import Link
 from ipexctl.model.launch import Launch
-from ipexctl.model.links import Link
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.messages import KillRun
 from ipexctl.protocol.run_spec import RunSpec

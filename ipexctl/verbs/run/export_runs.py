@@ -7,9 +7,8 @@ from ipexctl.decide.run.export import list_figures
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.saved_runs import RunFilter
 from ipexctl.model.answers.saved import ExportAnswer, SavedRun
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.events import Answer, Ended, Message, Started, Workflow
-from ipexctl.model.hints import advise
 from ipexctl.model.run_figures import FigureRow
 from ipexctl.model.saved_runs import ExportFormat
 from ipexctl.model.text import pluralize, printable

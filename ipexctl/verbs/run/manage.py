@@ -11,7 +11,7 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
 from ipexctl.decide.run.figures import read_figures
 from ipexctl.model.answers.manage import ListedRun, PsAnswer, ReapAnswer, StopAnswer
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError, split_results
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, complete_hint, split_results
 from ipexctl.model.events import (
     Answer,
     CleanupChecked,
@@ -25,13 +25,9 @@ from ipexctl.model.events import (
     StepStarted,
     Workflow,
 )
-from ipexctl.model.facts import format_cpus
-from ipexctl.model.hints import advise, complete_hint
-from ipexctl.model.hosts import Inventory
+from ipexctl.model.hosts import Inventory, Link, LinkError
 from ipexctl.model.json_values import select_attributes
-from ipexctl.model.links import Link, LinkError
-from ipexctl.model.names import fold_names
-from ipexctl.model.text import format_time, pluralize
+from ipexctl.model.text import fold_names, format_cpus, format_time, pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import list_flags, make_started

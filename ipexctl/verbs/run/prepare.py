@@ -38,15 +38,12 @@ from ipexctl.decide.script_imports import (
     find_doubtful_imports,
     parse_import_table,
 )
-from ipexctl.model.commands import Command
-from ipexctl.model.errors import Failure, split_results
+from ipexctl.model.errors import Failure, Note, split_results
 from ipexctl.model.events import HostFailed, Message, Workflow
 from ipexctl.model.facts import Facts
-from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.hosts import Command, Host, Inventory, LinkError
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Setting
-from ipexctl.model.links import LinkError
-from ipexctl.model.notes import Note
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run, Sync
 from ipexctl.model.text import join_names, printable

@@ -31,8 +31,8 @@ from ipexctl.decide.profile.traces import RankTrace, TraceError, parse_trace
 from ipexctl.model.answers.run import ProfileAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Answer, Ended, HostFailed, Message, Started, Workflow
+from ipexctl.model.hosts import Link
 from ipexctl.model.json_values import parse_json
-from ipexctl.model.links import Link
 from ipexctl.model.profile import Profile, UnprofiledRank
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.protocol import hooks, paths

@@ -9,13 +9,10 @@ from ipexctl.act.fanout import run_on_hosts
 from ipexctl.decide.launch.environment import SYSTEM_PATH
 from ipexctl.decide.launch.programs import FIND_MODULE, FIND_PROGRAM, Start
 from ipexctl.decide.releases.runtime import Runtime, build_runtime
-from ipexctl.model.commands import Command
-from ipexctl.model.errors import Failure, Kind, UsageError
+from ipexctl.model.errors import Failure, Kind, UsageError, advise
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
-from ipexctl.model.hints import advise
-from ipexctl.model.hosts import Inventory
-from ipexctl.model.links import Link
+from ipexctl.model.hosts import Command, Inventory, Link
 from ipexctl.model.text import printable
 
 _TIMEOUT = 20.0  # seconds: the first start of an interpreter from a cold network file system

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from ipexctl.act.inputs import expand_home
 from ipexctl.model import events as e
-from ipexctl.model.errors import UsageError
+from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.events import Stamped
-from ipexctl.model.hints import advise
 from ipexctl.model.json_values import JsonObject
 from ipexctl.model.text import pluralize
 from ipexctl.show.sanitise import escape

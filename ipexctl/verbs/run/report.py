@@ -10,9 +10,8 @@ from ipexctl.decide.page.compare import compare_runs, overlay_figures
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import ReadErrors, make_report
 from ipexctl.model.answers.saved import ReportAnswer
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.events import Answer, Ended, Stamped, Started, Workflow
-from ipexctl.model.hints import advise
 from ipexctl.model.page import RunPage
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable

@@ -17,8 +17,7 @@ from ipexctl.decide.launch.checkpoints import find_checkpoint_directory, find_re
 from ipexctl.decide.launch.environment import parse_user_env
 from ipexctl.decide.launch.programs import Start, is_program_name, parse_file
 from ipexctl.model.engines import Engine, read_engines
-from ipexctl.model.errors import UsageError
-from ipexctl.model.hints import advise
+from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Setting
 from ipexctl.model.notifications import split_command

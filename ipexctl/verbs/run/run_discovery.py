@@ -9,14 +9,12 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.model.answers.manage import OrphanDirectory
-from ipexctl.model.errors import Exit, UsageError, split_results
+from ipexctl.model.errors import Exit, UsageError, advise, split_results
 from ipexctl.model.events import Workflow
-from ipexctl.model.hints import advise
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record, field, select_attributes
 from ipexctl.model.launch import Running
-from ipexctl.model.names import fold_names
-from ipexctl.model.text import printable
+from ipexctl.model.text import fold_names, printable
 from ipexctl.protocol.messages import RunRow
 from ipexctl.verbs.run.watch import RunWatcher
 

@@ -7,11 +7,9 @@ from ipexctl.act.context import Context
 from ipexctl.decide.diagnosis.collectives import describe_collectives
 from ipexctl.decide.diagnosis.stack_traces import describe_places, find_odd_ranks, format_comparison, group_stacks
 from ipexctl.model.answers.manage import RankStacksAnswer
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.events import Answer, Ended, Message, Output, RankStack, RunStarted, Stalled, Started, Workflow
-from ipexctl.model.facts import format_ranks
-from ipexctl.model.hints import advise
-from ipexctl.model.text import join_names, pluralize, printable
+from ipexctl.model.text import format_ranks, join_names, pluralize, printable
 from ipexctl.store.record import read_name, read_report
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 

@@ -13,7 +13,7 @@ from ipexctl.act.run_control import BACK, GAVE_UP, LOST, OutputFrame, RunFollowe
 from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
 from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model.answers.run import RunAnswer
-from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError
+from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError, advise
 from ipexctl.model.events import (
     Answer,
     CleanupChecked,
@@ -25,9 +25,8 @@ from ipexctl.model.events import (
     RunStarted,
     Workflow,
 )
-from ipexctl.model.hints import advise
+from ipexctl.model.hosts import Link, LinkError
 from ipexctl.model.launch import Running
-from ipexctl.model.links import Link, LinkError
 from ipexctl.model.profile import Profile
 from ipexctl.model.text import format_size
 from ipexctl.protocol import frames

@@ -15,9 +15,7 @@ import pytest
 from ipexctl.act.run_control import find_leftover_processes
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh.local_link import LocalLink
-from ipexctl.model.commands import Command, Completed
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import NO_COMMAND_IO, CommandIO
+from ipexctl.model.hosts import NO_COMMAND_IO, Command, CommandIO, Completed, Host
 from ipexctl.protocol.paths import RUN_ENV
 from ipexctl.remote.agent import procs
 from tests.waiting import wait

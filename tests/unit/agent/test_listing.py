@@ -20,8 +20,7 @@ from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.answers.manage import PsAnswer, RankStacksAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, CleanupChecked, Message, RankStack, RunStarted, StepEnded, StepStarted
-from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.links import LinkError
+from ipexctl.model.hosts import Host, Inventory, LinkError
 from ipexctl.protocol import frames, journal, messages, rank_records
 from ipexctl.protocol.messages import RunListing, StopRun
 from ipexctl.protocol.paths import ERR, OUT, OWNER, ROLE, RUNS

@@ -15,8 +15,7 @@ from ipexctl.act.run_dir import START_PYTHON, RemoteRunDir, create_run_dir
 from ipexctl.act.scripts import read_script
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import LinkError
+from ipexctl.model.hosts import Host, LinkError
 from ipexctl.protocol.messages import StopRun
 from ipexctl.protocol.paths import AGENT, AGENTS, ROLE, RUNS
 from ipexctl.remote.session import install

@@ -13,9 +13,7 @@ import pytest
 from ipexctl.act import agent
 from ipexctl.act.run_dir import RemoteRunDir, create_run_dir
 from ipexctl.act.ssh.local_link import LocalLink
-from ipexctl.model.commands import Command, Completed
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import NO_COMMAND_IO, CommandIO, LinkError
+from ipexctl.model.hosts import NO_COMMAND_IO, Command, CommandIO, Completed, Host, LinkError
 from ipexctl.protocol.paths import AGENT, AGENTS, HOOKS, ROLE, RUNS, SHIM, SPEC, STDIN
 from tests.unit.agent.runs import SPEC as RUN
 

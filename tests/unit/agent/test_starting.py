@@ -11,9 +11,7 @@ from ipexctl.act import run_control
 from ipexctl.act.run_control import KeeperPort
 from ipexctl.act.run_dir import RemoteRunDir, create_run_dir
 from ipexctl.act.ssh.local_link import LocalLink
-from ipexctl.model.commands import Command, Completed
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import LinkError
+from ipexctl.model.hosts import Command, Completed, Host, LinkError
 from ipexctl.protocol import messages, paths
 from ipexctl.protocol.messages import KINDS
 from tests.fakes import FakeLink

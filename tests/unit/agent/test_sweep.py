@@ -10,12 +10,10 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.act.run_dir import RemoteRunDir
-from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import CleanupChecked, RunEnded
-from ipexctl.model.hosts import Host
+from ipexctl.model.hosts import Command, Completed, Host, LinkError
 from ipexctl.model.launch import Running
-from ipexctl.model.links import LinkError
 from ipexctl.protocol.messages import KINDS, ProcessesLeft
 from ipexctl.verbs.run.watch import RunWatcher
 from tests.fakes import FakeOpener

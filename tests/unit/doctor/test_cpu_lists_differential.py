@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ipexctl.decide.facts.numbers import parse_cpu_list, parse_cpu_mask
-from ipexctl.model.facts import format_cpus
+from ipexctl.model.text import format_cpus
 
 HERE = os.sched_getaffinity(0)
 ranges = st.tuples(st.integers(0, 63), st.integers(0, 63)).map(sorted)

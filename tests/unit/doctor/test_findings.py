@@ -19,10 +19,9 @@ from ipexctl.decide.checks.software import check_imports
 from ipexctl.decide.facts.isa import find_isa_level
 from ipexctl.decide.parsing.host_patterns import limit_inventory
 from ipexctl.decide.releases.table import parse_table as parse_table
-from ipexctl.model.errors import Failure, Kind, UsageError
+from ipexctl.model.errors import Failure, Hint, Kind, UsageError
 from ipexctl.model.facts import Core, Disk, Facts, Installed, Interface, NumaNode, Python
 from ipexctl.model.findings import Finding
-from ipexctl.model.hints import Hint
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import parse_json, to_json
 from tests.markers import MARKER

@@ -14,11 +14,10 @@ from ipexctl.decide.checks.cluster import Cluster
 from ipexctl.decide.checks.run_checks import run_checks
 from ipexctl.decide.checks.software import check_imports, needs_import_check
 from ipexctl.model.answers.doctor import AppliedFix
-from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import HostFailed
 from ipexctl.model.facts import Facts, Installed
-from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.hosts import Command, Completed, Host, Inventory
 from ipexctl.model.stack import InstallMarker
 from ipexctl.model.tasks import Doctor
 from ipexctl.protocol import messages

@@ -12,10 +12,9 @@ from ipexctl.act.packages.sources import Sources
 from ipexctl.decide.checks.connectivity import ConnectivityReport
 from ipexctl.decide.checks.network import InterfaceChoice, choose_host_interface, choose_interfaces, select_interfaces
 from ipexctl.decide.releases.resolve import resolve_stack
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, Note, UsageError
 from ipexctl.model.facts import Facts, Interface
 from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.notes import Note
 from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.wheels import Lock

@@ -16,9 +16,9 @@ from ipexctl.decide.facts.numbers import parse_cpu_list
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.decide.releases.table import parse_table
-from ipexctl.model.facts import format_cpus
+from ipexctl.model.errors import Note
 from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.notes import Note
+from ipexctl.model.text import format_cpus
 from tests.tables import read_table
 from tests.unit.doctor.corpus import uarchs
 

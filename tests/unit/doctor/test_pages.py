@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipexctl.decide.facts.parse_facts import parse_facts
-from ipexctl.model.facts import Facts, format_cpus
+from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import to_json
+from ipexctl.model.text import format_cpus
 from tests.machines.page import Cgroup, Cpus, Numa, Page, Processor, System, expected, load_page, pages
 from tests.machines.render import render
 from tests.unit.doctor.corpus import uarchs

@@ -17,8 +17,8 @@ import pytest
 
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, build_probe_command, parse_probe_answer
-from ipexctl.model.commands import Command
 from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Command
 from ipexctl.model.json_values import to_json
 from tests.markers import MARKER
 from tests.tables import read_table

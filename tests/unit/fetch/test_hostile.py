@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from ipexctl.act.context import Context
-from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Exit, Failure, UsageError
 from ipexctl.model.events import Ended, Event, HostFailed, Message
-from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.hosts import Command, Completed, Host, Inventory
 from ipexctl.model.tasks import Fetch
 from ipexctl.verbs.files.fetch import fetch
 from ipexctl.verbs.files.usage import show_usage

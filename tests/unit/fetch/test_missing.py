@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act.context import Context
-from ipexctl.model.commands import Command, Completed
 from ipexctl.model.events import HostFailed, Message
-from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.hosts import Command, Completed, Host, Inventory
 from ipexctl.model.tasks import Fetch
 from ipexctl.verbs.files.fetch import fetch
 from tests.fakes import FakeOpener

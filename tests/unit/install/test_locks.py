@@ -18,9 +18,8 @@ from ipexctl.act.packages.download import locate_wheel
 from ipexctl.act.packages.resolve import load_lock, parse_pylock, save_lock
 from ipexctl.decide.planning.install import format_pylock
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.hosts import Host, Inventory, Link
 from ipexctl.model.json_values import parse_json, to_json
-from ipexctl.model.links import Link
 from ipexctl.model.tasks import Install
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.verbs.install.install import install

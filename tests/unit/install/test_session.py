@@ -26,8 +26,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.sessions import RemoteError, Session, SessionProgramError, load_session_program
 from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
-from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.links import LinkError
+from ipexctl.model.hosts import Host, Inventory, LinkError
 from ipexctl.protocol.paths import PART
 from ipexctl.protocol.session import Fetched, Inspection, Nothing, Offer, Present, Removed, SessionError, Used
 from ipexctl.remote.session import install, relay

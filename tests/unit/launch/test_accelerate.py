@@ -14,11 +14,10 @@ from ipexctl.decide.launch.build import build_launch
 from ipexctl.decide.launch.environment import HostRuntime
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs
 from ipexctl.decide.releases.framework_options import parse_options
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, Note, UsageError
 from ipexctl.model.facts import Installed
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Launch, Setting
-from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 from tests.tables import read_table
 from tests.unit.launch.two import NONCE, facts, runtime

@@ -11,9 +11,9 @@ from ipexctl.decide.launch import emit
 from ipexctl.decide.launch.instances import check_options
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.facts import format_cpus
 from ipexctl.model.launch import Launch
 from ipexctl.model.tasks import Run
+from ipexctl.model.text import format_cpus
 from tests.tables import read_table
 from tests.unit.launch.two import launch
 

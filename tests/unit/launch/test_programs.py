@@ -142,8 +142,8 @@ def test_what_no_host_can_start_is_refused_before_any_is_contacted(settings: dic
 def launch(task: Run, *starts: Start) -> Launch:
     from ipexctl.decide.checks.network import InterfaceChoice
     from ipexctl.decide.launch.environment import HostRuntime
+    from ipexctl.model.errors import Note
     from ipexctl.model.hosts import Host
-    from ipexctl.model.notes import Note
 
     addresses = {"node0": "192.0.2.10", "node1": "192.0.2.11"}
     runtimes = {

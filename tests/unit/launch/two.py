@@ -10,10 +10,10 @@ from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.build import build_launch
 from ipexctl.decide.launch.environment import HostRuntime
 from ipexctl.decide.releases.runtime import Runtime
+from ipexctl.model.errors import Note
 from ipexctl.model.facts import Core, Facts, Installed, Interface
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Launch, Setting
-from ipexctl.model.notes import Note
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run
 

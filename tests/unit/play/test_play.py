@@ -13,10 +13,9 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.decide.parsing import parse_list, playbook
 from ipexctl.model.answers.play import PlayAnswer
-from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Event, Message, Stamped, Started, StepEnded
-from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.hosts import Command, Completed, Host, Inventory
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, RankOutcome, RunOutcome
 from ipexctl.verbs.common.select import limit_hosts, list_flags

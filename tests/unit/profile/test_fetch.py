@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from ipexctl.decide.planning.fetch import RemoteFile
-from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure
-from ipexctl.model.hosts import Host
+from ipexctl.model.hosts import Command, Completed, Host
 from ipexctl.verbs.run.profile import _fetch_host, select_items
 from tests.fakes import FakeLink
 from tests.tables import read_table

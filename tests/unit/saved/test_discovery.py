@@ -10,9 +10,7 @@ import pytest
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.act.run_dir import is_run_dir
-from ipexctl.model.commands import Completed
-from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.links import LinkError
+from ipexctl.model.hosts import Completed, Host, Inventory, LinkError
 from ipexctl.protocol.messages import KINDS, OrphanDirectory, RunDescription, RunListing, RunRow
 from ipexctl.protocol.paths import RUNS
 from ipexctl.protocol.run_spec import NodeSpec

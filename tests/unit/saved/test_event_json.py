@@ -9,9 +9,9 @@ import pytest
 
 from ipexctl.model import events as e
 from ipexctl.model.answers import UnknownAnswer
+from ipexctl.model.errors import Note
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Core, Facts, NumaNode
-from ipexctl.model.notes import Note
 from ipexctl.model.reports import OutOfMemory, SeparateWorlds
 from ipexctl.store import event_json
 from tests.tables import read_table

@@ -32,9 +32,8 @@ from ipexctl.model import events as e
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.answers.install import VerifyAnswer
 from ipexctl.model.answers.play import PlayAnswer, PlayedStep
-from ipexctl.model.errors import Exit, Failure, Kind
+from ipexctl.model.errors import Exit, Failure, Kind, advise
 from ipexctl.model.events import Stamped
-from ipexctl.model.hints import advise
 from ipexctl.show import typeset
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe, choose_terminal_encoding

@@ -23,11 +23,10 @@ from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand, PlayAnswer, PlayedStep
 from ipexctl.model.answers.saved import ReportAnswer, RunsAnswer
 from ipexctl.model.answers.tools import AccelerateAnswer
-from ipexctl.model.errors import Exit, Failure, Kind
+from ipexctl.model.errors import Exit, Failure, Kind, advise
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Diagnosis, Finding
-from ipexctl.model.hints import advise
 from ipexctl.model.reports import HostOutcome, LostOutput, OutOfMemory, RankOutcome, SeparateWorlds
 from ipexctl.show import screens, typeset
 from ipexctl.show.launch_screen import format_launch_plan

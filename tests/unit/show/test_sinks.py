@@ -18,10 +18,9 @@ from ipexctl.model import events as e
 from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.answers.doctor import DoctorHost, HostFailure
 from ipexctl.model.answers.plan import DryRun
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.findings import Finding
-from ipexctl.model.hints import advise
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import JsonAnswer, JsonLines, Plain, Sink, print_refusal, write_json_refusal
 from tests.unit.show import streams

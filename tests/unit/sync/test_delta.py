@@ -22,9 +22,7 @@ from ipexctl.decide.planning.sync import (
     plan_sync,
     validate_destination,
 )
-from ipexctl.model.commands import Completed
-from ipexctl.model.hosts import Host
-from ipexctl.model.links import LinkError
+from ipexctl.model.hosts import Completed, Host, LinkError
 from ipexctl.model.trees import FileTree, TreeEntry
 from tests.fakes import FakeLink
 

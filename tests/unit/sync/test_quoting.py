@@ -18,7 +18,7 @@ from ipexctl.act.ssh.quoting import (
     make_stop_script,
     wrap_command,
 )
-from ipexctl.model.commands import Command
+from ipexctl.model.hosts import Command
 
 SHELLS = [
     path
