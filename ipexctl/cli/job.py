@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -35,14 +36,15 @@ def _can_ask(flags: Any) -> bool:
 def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFlags) -> Workflow:
     """Look at every host: what it is, what is wrong, how to fix it."""
     from ipexctl.model.errors import UsageError
+    from ipexctl.model.hints import advise
     from ipexctl.model.hosts import Inventory
     from ipexctl.verbs.doctor.doctor import doctor
     from ipexctl.verbs.doctor.verify import verify
 
     if flags.files and not task.recorded:
-        raise UsageError(
-            f"doctor takes no argument {flags.files[0]!r}", hint="hosts: -f HOSTFILE or --hosts; saved: --recorded"
-        )
+        saved, names = all(Path(file).exists() for file in flags.files), map(str, flags.files)
+        hint = advise("doctor", "--recorded", *names) if saved else advise("doctor", "--limit", ",".join(names))
+        raise UsageError(f"doctor takes no argument {str(flags.files[0])!r}", hint=hint)
     if flags.verify:
         other = sorted({each.name for each in fields(task) if getattr(task, each.name) != each.default} - {"venv"})
         if other:

@@ -32,7 +32,6 @@ _OTHER_NAMES = {  # of commands, and what they are called here
     "version": "--version",
 }  # fmt: skip
 _OTHER_VALUES = {"nccl": "auto", "xccl": "auto", "mpi": "impi", "oneccl": "ccl"}  # of options, and which is meant
-_ARGUMENT_OPTIONS = {"install": "--with"}  # of commands without arguments: what takes those that they are given
 _LAUNCH_OPTIONS = {"ranks": "-n", "ppn": "--ppn", "hosts": "--hosts", "hostfile": "-f", "nodes": ""}  # by their meaning
 _NAME_LIKENESS = 0.75  # the same of options and commands: those that are less alike mean other things
 
@@ -128,8 +127,8 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
     elif isinstance(error, NeedlessWords):
         sentence = f"{verb} takes no argument {', '.join(map(repr, error.words))}"
         better = [word for word in words if word not in error.words]
-        if option := _ARGUMENT_OPTIONS.get(verb):
-            better += [part for word in error.words for part in (option, word)]
+        if verb == "install":
+            better += [part for word in error.words for part in _name_package(word)]
     elif hasattr(error, "possibilities"):
         bare = _find_value(words, [error.option_name]) is None
         options = [param for param in error.ctx.command.params if param.param_type_name == "option"]
@@ -165,6 +164,14 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
     if better and _find_value(words, ["--hosts"]) is None:
         better = _prefer_limit(better)
     return UsageError(sentence, reasons=reasons, hint=shlex.join(["ipexctl", *better]) if better else f"{path} --help")
+
+
+def _name_package(word: str) -> list[str]:
+    """The options of install that take a requirement as pip does: torch has one of its own."""
+    name, _, release = word.partition("==")
+    if name != "torch":
+        return ["--with", word]
+    return ["--torch", release] if release else []
 
 
 def _prefer_limit(words: list[str]) -> list[str]:
