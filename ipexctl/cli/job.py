@@ -35,8 +35,7 @@ def _can_ask(flags: Any) -> bool:
 )
 def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFlags) -> Workflow:
     """Look at every host: what it is, what is wrong, how to fix it."""
-    from ipexctl.model.errors import UsageError
-    from ipexctl.model.hints import advise
+    from ipexctl.model.errors import UsageError, advise
     from ipexctl.model.hosts import Inventory
     from ipexctl.verbs.doctor.doctor import doctor
     from ipexctl.verbs.doctor.verify import verify
