@@ -1,11 +1,23 @@
-"""Everything a verb may touch, handed to it: there is nothing global to reach for."""
+"""Everything a verb may touch, handed to it (there is nothing global to reach for), and work on many hosts in parallel.
 
+Each host has a thread; the caller's thread only passes events on. At most ``Context.bound`` hosts are worked on at
+once, not counting hosts that are slow to connect: all dead hosts together cost one connect timeout."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 from ipexctl.act.interrupts import Interrupts
-from ipexctl.model.hosts import Opener
+from ipexctl.model.errors import Failure
+from ipexctl.model.events import Event, HostFailed, Message, StepEnded, StepOutcome, StepStarted, Workflow
+from ipexctl.model.hosts import Host, Link, LinkError, Opener
 from ipexctl.model.json_values import Record, field
 from ipexctl.store.masking import Masker
 from ipexctl.store.record import make_name
@@ -37,3 +49,96 @@ class Context(Record):
     saved: RecordLocation = field(default_factory=RecordLocation)
     by_playbook: bool = False  # its author chose what this command does
     masker: Masker = field(default_factory=lambda: Masker({}))  # of all that this command shows and saves
+
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Emit = Callable[[Event], None]
+Work = Callable[[Link, Emit], "T | Failure"]
+
+_CONNECTING_LIMIT = 1.0  # seconds after which a host that is still connecting no longer counts as being worked on
+_THREAD_END_TIMEOUT = 5.0  # seconds in which all threads must end once the work is interrupted
+_QUEUE_LIMIT = 4096  # events; a full queue slows the workers down instead of filling memory
+
+
+def run_on_hosts(
+    context: Context,
+    hosts: Iterable[Host],
+    step: str,
+    work: Work[T],
+    *,
+    outcome: Callable[[T], tuple[StepOutcome, str]] | None = None,
+) -> Workflow[dict[str, T | Failure]]:
+    """Calls ``work`` for every host and returns its results by host name, in the order of ``hosts``. Yields
+    `StepStarted`, the events that ``work`` emits, and `StepEnded` (with ``outcome`` of the result, else "ok") per host.
+    A `LinkError`, or a `Failure` returned by ``work``, becomes `HostFailed` and that host's result. Any other exception
+    is an internal error: it ends the work on all hosts and is raised here. When the generator is closed or interrupted,
+    all links are closed and no thread is left."""
+    hosts = tuple(hosts)
+    waiting = list(reversed(hosts))
+    results: dict[str, T | Failure] = {}
+    # Of each host its events, and at last its name with the result.
+    events: queue.Queue[Event | tuple[str, T | Failure | BaseException]] = queue.Queue(_QUEUE_LIMIT)
+    connecting: dict[str, float] = {}  # host → when it began, monotonic
+    threads: dict[str, threading.Thread] = {}
+
+    def run_on_host(host: Host) -> None:
+        events.put(StepStarted(host.name, step))
+        connecting[host.name] = time.monotonic()
+        try:
+            try:
+                link = context.links.open(host)
+            finally:
+                del connecting[host.name]
+            for note in link.notes():
+                events.put(Message(note, "info", host.name))
+            value: T | Failure | BaseException = work(link, events.put)
+        except LinkError as error:
+            value = error.failure
+        except BaseException as error:  # handed to the caller's thread, which raises it
+            value = error
+        events.put((host.name, value))
+
+    def count_active() -> int:
+        now = time.monotonic()
+        slow = sum(1 for since in list(connecting.values()) if now - since > _CONNECTING_LIMIT)
+        return len(threads) - slow
+
+    try:
+        while waiting or threads:
+            while waiting and count_active() < context.bound:
+                host = waiting.pop()
+                thread = threading.Thread(target=run_on_host, args=(host,), name=f"{step} {host.name}", daemon=True)
+                threads[host.name] = thread
+                thread.start()
+            try:
+                item = events.get(timeout=0.2 if waiting else None)
+            except queue.Empty:
+                continue
+            if isinstance(item, Event):
+                yield item
+                continue
+            name, value = item
+            threads.pop(name).join()
+            if isinstance(value, BaseException):
+                _log.error("%s: step %r raised %r", name, step, value)
+                raise value
+            results[name] = value
+            if isinstance(value, Failure):
+                yield HostFailed(value)
+            else:
+                yield StepEnded(name, step, *(outcome(value) if outcome else ()))
+    finally:
+        if threads:
+            _stop_threads(context, events, list(threads.values()))
+    return {host.name: results[host.name] for host in hosts}
+
+
+def _stop_threads(context: Context, events: queue.Queue[Any], threads: list[threading.Thread]) -> None:
+    """Closes the links again and again (a worker may just be opening one) until every thread has ended."""
+    deadline = time.monotonic() + _THREAD_END_TIMEOUT
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+        context.links.close()
+        with suppress(queue.Empty):
+            events.get(timeout=0.02)  # makes room: a worker may be waiting to put an event

@@ -1,19 +1,22 @@
-"""What people read at the end of a verb, as Rich renderables: the screen of its answer, and what stands below it.
+"""What people read at the end of a verb, as Rich renderables: the screen of its answer, and what stands below it;
+for programs the same advice as words and codes.
 
 What only some screens need is imported for them, and Rich for those that are not empty."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from ipexctl.model.answers import AnyAnswer, UnknownAnswer, get_answer_kind, get_next_command, is_dry
-from ipexctl.model.errors import advise, complete_hint
-from ipexctl.model.reports import Cleanup, CommandReport
+from ipexctl.model.errors import Kind, advise, complete_hint
+from ipexctl.model.reports import Cleanup, CommandReport, RunOutcome
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
 
 _TEXTS = {"hosts": "text", "emit": "text", "shown-example": "text", "accelerate": "text", "run-plan": "plan"}
 _PLANS = {"stacks-why": "text", "migrate": "text"}
@@ -35,7 +38,7 @@ def format_answer(value: AnyAnswer) -> list[RenderableType]:
     if isinstance(value, UnknownAnswer):
         return tables.format_any_answer(value.value)
     if kind == "run-plan":
-        from ipexctl.show.launch_screen import format_launch_plan
+        from ipexctl.show.tables import format_launch_plan
 
         return format_launch_plan(get_whole_text(value) or "")
     if (text := get_whole_text(value)) is not None:
@@ -103,3 +106,42 @@ def format_next_steps(
             words = f"why they are lost: {complete_hint(advise('doctor'), place)}; without them:"
         return [*items, *typeset.format_next_step(words, without)]
     return [*items, *(format_next_step(report.run, place) if report and report.run and report.verb != "logs" else [])]
+
+
+def list_next_commands(answer: AnyAnswer | None, report: CommandReport | None) -> list[list[str]]:
+    """Commands of ipexctl, the most helpful first, each once."""
+    texts = [get_next_command(answer)]
+    if report is not None:
+        run = report.run
+        texts.append(report.without)
+        # A program would end the run of somebody else, as a person may choose to.
+        texts += [failure.hint for failure in report.failures if failure.kind is not Kind.BUSY]
+        texts += [finding.fix for finding in report.findings if finding.level == "error"]
+        texts.append(_find_next_step(run, report.selection_flags) if run else None)
+        texts += [shlex.join(run.slow_host.command)] if run and run.slow_host else []
+        texts.append(report.hint)
+    return split_commands(texts)
+
+
+def _find_next_step(run: RunOutcome, place: tuple[str, ...]) -> str:
+    from ipexctl.show.run_screen import choose_next_step  # with Rich
+
+    return complete_hint(choose_next_step(run)[1], place)
+
+
+def split_commands(texts: Iterable[str | None]) -> list[list[str]]:
+    """The words of the command that each text ends with; of texts that end with none, nothing."""
+    lines = dict.fromkeys(text.splitlines()[-1].removeprefix("hint: ") for text in texts if text)
+    return [shlex.split(line) for line in lines if line.startswith("ipexctl ")]
+
+
+def list_codes(report: CommandReport) -> list[str]:
+    """The codes of what went wrong, each once."""
+    codes = [failure.code for failure in report.failures]
+    codes += [finding.code for finding in report.findings if finding.level == "error"]
+    codes.append(report.refusal_code)
+    if run := report.run:
+        codes += [run.diagnosis.code if run.diagnosis else "", run.reason if run.reason != "done" else ""]
+        codes += ["stall" if run.stall else "", "nan" if run.lost_loss else ""]
+        codes.append(run.separate.code if run.separate else "")
+    return list(dict.fromkeys(filter(None, codes)))

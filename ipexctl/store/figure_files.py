@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
 
-from ipexctl.model.run_figures import COLUMNS, FigureRow
+from ipexctl.model.saved_runs import COLUMNS, FigureRow
 from ipexctl.store.event_json import dump_ascii_json
 from ipexctl.store.private_files import replace_file
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.ssh import Links
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, HostFailed, Progress, StepEnded, StepStarted

@@ -13,7 +13,7 @@ from ipexctl.decide.run.report import make_report
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, Stamped
-from ipexctl.model.run_figures import FigureRow
+from ipexctl.model.saved_runs import FigureRow
 from ipexctl.show import typeset
 from ipexctl.show.page.verdict import make_verdict
 from ipexctl.show.pipe import Pipe

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from ipexctl import loop
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import run_on_hosts
+from ipexctl.act.context import Context, run_on_hosts
 from ipexctl.decide.launch.accelerate import require_accelerate
 from ipexctl.decide.planning.install import ANOTHER_PATH
 from ipexctl.model.answers import UnknownAnswer

@@ -24,9 +24,8 @@ from ipexctl.model.facts import Disk, Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, LostOutput, RankOutcome, RunOutcome, StallPlace
-from ipexctl.show.next_commands import list_next_commands
 from ipexctl.show.run_screen import describe_rank_end, format_run_card
-from ipexctl.show.screens import format_next_steps
+from ipexctl.show.screens import format_next_steps, list_next_commands
 from ipexctl.show.typeset import Line
 from tests.tables import read_table
 from tests.unit.show import streams

@@ -24,10 +24,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ipexctl.act.ssh import sshconfig
-from ipexctl.act.ssh.algorithms import change_algorithms
 from ipexctl.act.ssh.hostkeys import KnownHosts, format_known_host_name
 from ipexctl.act.ssh.settings import SSHSettings
 from ipexctl.act.ssh.sshconfig import Hop, OpenSSHConfig, read_config
+from ipexctl.act.ssh.transport import change_algorithms
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host
 from tests.tables import read_table

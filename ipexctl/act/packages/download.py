@@ -2,13 +2,14 @@
 
 import fcntl
 import os
+import queue
 import ssl
 import threading
 import time
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,8 @@ import urllib3
 
 from ipexctl.act.packages.sources import Limits, Sources, redact_url
 from ipexctl.act.transfer.send import hash_file
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError
+from ipexctl.model.events import Event, HostFailed, Progress, StepStarted, Workflow
 from ipexctl.model.text import parse_integer, pluralize, strip_credentials
 from ipexctl.model.wheels import Wheel
 from ipexctl.store.private_files import make_private_directories
@@ -284,3 +286,45 @@ def read_unpacked_size(path: Path) -> int:
             return sum(info.file_size for info in archive.infolist())
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return 0
+
+
+FETCH = "fetch the wheels"
+
+
+def fetch_wheels(
+    wheels: Sequence[Wheel], cache: Path, sources: Sources, stop: threading.Event
+) -> Workflow[dict[str, Path] | Failure]:
+    """Downloads wheels into the cache, as a step that the caller ends. Returns them by package, or the last failure.
+    Sets ``stop`` when the generator is closed."""
+    yield StepStarted("", FETCH)
+    events = queue.SimpleQueue[Event | None]()
+    future = Future[dict[str, Path]]()
+    last = 0.0
+
+    def tell(done: int, total: int, name: str) -> None:
+        """Passes the progress on, ten times a second."""
+        nonlocal last
+        if time.monotonic() - last >= 0.1:
+            last = time.monotonic()
+            events.put(Progress("", FETCH, done, total, "B", name))
+
+    def download() -> None:
+        try:
+            future.set_result(download_wheels(wheels, cache, sources, stop, tell))
+        except BaseException as error:  # raised again in the caller's thread
+            future.set_exception(error)
+        events.put(None)
+
+    threading.Thread(target=download, daemon=True).start()
+    try:
+        while (event := events.get()) is not None:
+            yield event
+    except BaseException:
+        stop.set()
+        raise
+    try:
+        return future.result()
+    except UsageError as error:
+        failures = [Failure("", Kind.STEP, reason, code="wheel") for reason in error.reasons]
+        yield from map(HostFailed, failures)
+        return failures[-1]

@@ -1,4 +1,5 @@
-"""An SSH transport with bounded waits: the banner by a deadline, and keepalives that notice a host that is gone."""
+"""An SSH transport with bounded waits: the banner by a deadline, and keepalives that notice a host that is gone; the
+algorithms it asks for, in their order."""
 
 import logging
 import socket
@@ -8,12 +9,35 @@ from typing import Any
 
 import paramiko
 
-from ipexctl.act.ssh.algorithms import CIPHERS, HOST_KEYS, KEX, MACS, RSA, change_algorithms
 from ipexctl.act.ssh.banner import await_banner
+from ipexctl.act.ssh.hostkeys import matches_patterns
 from ipexctl.act.ssh.paramiko_internals import QuietTransport
 from ipexctl.act.ssh.tcp import LOST_AFTER, EagerSocket
 from ipexctl.model.errors import ConnectError as ConnectError
 from ipexctl.model.text import printable
+
+# The first of each that the host has too is taken. Measured: curve25519 and AES-GCM cost a fraction of the defaults.
+KEX = ("curve25519-sha256@libssh.org", "curve25519-sha256", "ecdh-sha2-nistp256")
+CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
+HOST_KEYS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
+RSA = ("rsa-sha2-512", "rsa-sha2-256")
+MACS = (
+    "hmac-sha2-256-etm@openssh.com",
+    "hmac-sha2-512-etm@openssh.com",
+    "hmac-sha2-256",
+    "hmac-sha2-512",
+    "hmac-sha1",
+)
+
+
+def change_algorithms(names: Sequence[str], value: str) -> list[str]:
+    """``names`` as a value of ssh_config changes them: ``+`` adds some, ``^`` puts them first, ``-`` removes those that
+    match its patterns, and a value without such a sign replaces them."""
+    sign, listed = value[0], [name for name in value.lstrip("+-^").split(",") if name]
+    if sign == "-":
+        return [name for name in names if not matches_patterns(name, listed)]
+    return list(dict.fromkeys({"+": [*names, *listed], "^": [*listed, *names]}.get(sign, listed)))
+
 
 # Keyword of ssh_config → Paramiko's name of the list, and how its error and the server's offer call them.
 _LISTS = {

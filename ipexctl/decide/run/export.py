@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from ipexctl.model.events import HostSample, Stamped
-from ipexctl.model.run_figures import FigureRow
 from ipexctl.model.run_state import RunState
+from ipexctl.model.saved_runs import FigureRow
 
 
 def list_figures(run: str, stamped: Stamped, state: RunState) -> Iterator[FigureRow]:

@@ -7,8 +7,7 @@ from math import inf, isfinite, isnan
 
 from ipexctl.decide.run.figures import LIMIT, read_figures
 from ipexctl.decide.run.lines import LineSplitter, decode_line, extend_tail
-from ipexctl.decide.run.output_log import add_lines
-from ipexctl.decide.run.series import add_point, count_columns
+from ipexctl.decide.run.series import add_lines, add_point, count_columns
 from ipexctl.decide.run.slowdown import judge_pace, note_best_pace
 from ipexctl.decide.run.unusual import UnusualReader
 from ipexctl.model import events as e

@@ -17,8 +17,7 @@ from ipexctl.decide.diagnosis.stack_traces import (
     show_stall,
 )
 from ipexctl.decide.diagnosis.worlds import describe_rendezvous, describe_worlds, find_hopeless_rendezvous
-from ipexctl.decide.run.demux import Demux, Piece
-from ipexctl.decide.run.lines import LineHolder
+from ipexctl.decide.run.lines import Demux, LineHolder, Piece
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.json_values import select_attributes

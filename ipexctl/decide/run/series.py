@@ -1,10 +1,12 @@
-"""Series of any length in a bounded number of points, and the pace that straggles."""
+"""What is kept of a run in bounded memory: series in so many points, the first and the last of each rank's output; and
+the pace that straggles."""
 
 from collections.abc import Sequence
 from math import isfinite
 from statistics import median
 
-from ipexctl.model.run_state import Points, Series
+from ipexctl.model.events import Stream
+from ipexctl.model.run_state import OutputLog, Points, Series
 
 _COLUMN_LIMIT = 40_000  # columns of all curves of one figure together
 
@@ -65,3 +67,20 @@ def find_stragglers(paces: Sequence[tuple[int, float]]) -> dict[int, float]:
         return {}
     middle = median(pace for _, pace in paces)
     return {rank: pace / middle for rank, pace in paces if middle > 0 and pace < SLOW_SHARE * middle}
+
+
+def add_lines(log: OutputLog, at: float, stream: Stream, text: bytes) -> None:
+    """Adds whole lines that ended at this moment."""
+    quarter, room = log.limit // 4, log.limit * 3 // 4
+    if log.head_size < quarter and not log.tail:
+        log.head.append((at, stream, text[:quarter]))
+        log.head_size += len(text)
+        log.omitted += max(len(text) - quarter, 0)
+        return
+    log.tail.append((at, stream, text[-room:]))
+    log.omitted += max(len(text) - room, 0)
+    log.tail_size += min(len(text), room)
+    while log.tail_size > room and len(log.tail) > 1:
+        dropped = len(log.tail.popleft()[2])
+        log.tail_size -= dropped
+        log.omitted += dropped

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import run_on_hosts
+from ipexctl.act.context import Context, run_on_hosts
 from ipexctl.data import read_data
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.dialects import DIALECTS, find_wheel_dialect

@@ -7,8 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from ipexctl.act.background import begin_in_background
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.scripts import read_script
 from ipexctl.data import read_data
 from ipexctl.decide.facts.parse_facts import parse_facts

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.sessions import RemoteError, Session, load_session_program
 from ipexctl.act.transfer.send import send_file
 from ipexctl.decide.planning.install import group_hosts_by_tokens
@@ -68,7 +67,7 @@ class RelaySessions:
         *,
         outcome: Callable[[T], tuple[StepOutcome, str]] | None = None,
     ) -> Workflow[dict[str, T]]:
-        """As `fanout.run_on_hosts`, for hosts by name. A host whose ``work`` raises `RemoteError` or `UsageError`,
+        """As `run_on_hosts`, for hosts by name. A host whose ``work`` raises `RemoteError` or `UsageError`,
         or returns a `Failure`, is put into ``failed`` and left out of the result."""
 
         def attempt(link: Link, emit: Emit) -> T | Failure:

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipexctl.act.inputs import expand_home, is_writable_by_all, read_input
-from ipexctl.act.variable_files import read_variable_files
+from ipexctl.act.inputs import expand_home, is_writable_by_all, read_input, read_variable_files
 from ipexctl.data import read_data
 from ipexctl.decide import parsing
 from ipexctl.model.errors import UsageError, advise

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.decide.checks.catalogue import Catalogue
 from ipexctl.decide.parsing import limit_inventory
 from ipexctl.decide.releases.env_health import find_repair

@@ -5,8 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.sessions import RemoteError, Session, load_session_program
 from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.errors import Failure

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.inputs import expand_home
 from ipexctl.act.transfer import receive
 from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit
+from ipexctl.act.context import Context, Emit
 from ipexctl.act.sessions import RemoteError
 from ipexctl.act.transfer.send import ARCHIVE, TREE_END, hash_file, install_stored_tree
 from ipexctl.act.transfer.source_tree import SMALL_FILE_LIMIT, Packer, SourceChangedError, check_unchanged

@@ -5,8 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.transfer import send as transfer
 from ipexctl.act.transfer.receive import receive_files
 from ipexctl.act.transfer.send import ProgressReporter

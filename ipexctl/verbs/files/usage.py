@@ -5,8 +5,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.transfer.send import build_script_command, list_tree, read_listing
 from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.planning.sync import parse_remote_tree

@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ipexctl import __version__
-from ipexctl.act.fanout import Emit
-from ipexctl.act.packages.download import locate_wheel, read_unpacked_size
+from ipexctl.act.context import Emit
+from ipexctl.act.packages.download import FETCH, fetch_wheels, locate_wheel, read_unpacked_size
 from ipexctl.act.packages.resolve import Tool
 from ipexctl.act.sessions import load_session_file
 from ipexctl.decide.launch import mpi_launchers
@@ -29,7 +29,6 @@ from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol import session as protocol
 from ipexctl.protocol.paths import PART
 from ipexctl.verbs.common.relay import Artifact
-from ipexctl.verbs.install.background import FETCH, fetch_wheels
 from ipexctl.verbs.install.install_sessions import InstallJob, PlannedInstall
 from ipexctl.verbs.install.lock import find_cpu_index, load_torch_builds
 

@@ -13,8 +13,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.packages.download import locate_wheel
 from ipexctl.act.packages.resolve import Tool, find_uv, find_uv_for_hosts, forget_lock
 from ipexctl.act.packages.sources import Limits, is_unencrypted, redact_url

@@ -3,7 +3,7 @@ before the next. All hosts or none, wherever it is cut short."""
 
 from collections.abc import Mapping, Sequence
 
-from ipexctl.act.fanout import Emit
+from ipexctl.act.context import Emit
 from ipexctl.model.errors import Kind
 from ipexctl.model.events import Message, StepOutcome, Workflow
 from ipexctl.model.hosts import Link

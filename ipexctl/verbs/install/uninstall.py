@@ -4,8 +4,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.model.answers.install import UninstallAnswer
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.errors import Failure, Kind, advise, choose_exit, split_results

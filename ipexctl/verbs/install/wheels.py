@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.packages.download import locate_wheel
+from ipexctl.act.packages.download import FETCH, fetch_wheels, locate_wheel
 from ipexctl.act.packages.sources import Limits
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.decide.releases.resolve import resolve_stack
@@ -22,7 +22,6 @@ from ipexctl.model.text import format_size, pluralize
 from ipexctl.model.wheels import Wheel
 from ipexctl.store.private_files import sync_path
 from ipexctl.verbs.common.probe import load_releases
-from ipexctl.verbs.install.background import FETCH, fetch_wheels
 from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock, resolve_available
 from ipexctl.verbs.install.requirements import fix_requirements
 

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.decide.releases.env_health import DEFAULT_VENV
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand

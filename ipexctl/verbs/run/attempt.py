@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ipexctl.act import run_control
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir, create_run_dir
 from ipexctl.decide.launch.run_spec import Identity
 from ipexctl.model.errors import Failure, Interrupted

@@ -9,8 +9,7 @@ from ipexctl.decide.saved_runs import RunFilter
 from ipexctl.model.answers.saved import ExportAnswer, SavedRun
 from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.events import Answer, Ended, Message, Started, Workflow
-from ipexctl.model.run_figures import FigureRow
-from ipexctl.model.saved_runs import ExportFormat
+from ipexctl.model.saved_runs import ExportFormat, FigureRow
 from ipexctl.model.text import pluralize, printable
 from ipexctl.store import figure_files
 from ipexctl.verbs.run.replay import read_saved_run

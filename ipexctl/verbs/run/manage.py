@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 
 from ipexctl.act import run_control
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
 from ipexctl.decide.run.figures import read_figures
 from ipexctl.model.answers.manage import ListedRun, PsAnswer, ReapAnswer, StopAnswer

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.transfer import receive
 from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError
 from ipexctl.decide.planning import fetch as planning

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ipexctl.act import run_control
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import run_on_hosts
+from ipexctl.act.context import Context, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.model.answers.manage import OrphanDirectory
 from ipexctl.model.errors import Exit, UsageError, advise, split_results

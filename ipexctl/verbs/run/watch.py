@@ -7,8 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
 from ipexctl.act import run_control
-from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.run_control import BACK, GAVE_UP, LOST, OutputFrame, RunFollower
 from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
 from ipexctl.decide.run.journal_events import JournalReader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.decide.facts.cgroup import CgroupLimits, read_cgroup
+from ipexctl.decide.facts.parse_facts import CgroupLimits, read_cgroup
 from ipexctl.decide.facts.probe_output import ProbeOutput
 
 GIB = 1 << 30

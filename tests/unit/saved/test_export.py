@@ -18,7 +18,7 @@ from ipexctl.decide.saved_runs import RunFilter
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
-from ipexctl.model.run_figures import COLUMNS, FigureRow
+from ipexctl.model.saved_runs import COLUMNS, FigureRow
 from ipexctl.store.figure_files import write_csv, write_json
 from ipexctl.verbs.run.export_runs import choose_format, export_runs
 from tests.unit.saved.test_runs import answer_of, save

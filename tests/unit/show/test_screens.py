@@ -29,11 +29,11 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Diagnosis, Finding
 from ipexctl.model.reports import HostOutcome, LostOutput, OutOfMemory, RankOutcome, SeparateWorlds
 from ipexctl.show import screens, typeset
-from ipexctl.show.launch_screen import format_launch_plan
 from ipexctl.show.pending_failures import select_unexplained
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.recap_screen import format_recap
 from ipexctl.show.run_screen import _draw_ranks
+from ipexctl.show.tables import format_launch_plan
 from tests.markers import MARKER
 from tests.tables import read_table
 from tests.unit.show import streams
