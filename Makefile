@@ -208,10 +208,12 @@ clean:
 	rm -rf $(VENV) $(LOWEST)
 
 $(BIN)/uv: tools/venv.sh
+	@echo "making an environment in $(VENV)"
 	@PYTHON="$(PYTHON)" sh tools/venv.sh $(VENV)
 	@touch $@
 
 $(VENV)/.user: pyproject.toml requirements.lock $(BIN)/uv
+	@echo "installing ipexctl into $(VENV)"
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python $(LOCKED) --editable .
 	@touch $@
 
