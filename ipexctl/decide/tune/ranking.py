@@ -13,7 +13,7 @@ from ipexctl.model.run_state import RunState
 from ipexctl.model.text import group_pairs
 
 # The first of them that is printed counts, unless the user names a figure.
-RATES = {"pace": "steps/s", "samples_s": "samples/s", "tokens_s": "tokens/s"}
+RATES = {"pace": "steps/s", "samples_s": "samples/s", "tokens_s": "tokens/s", "losses": "losses/s"}
 _NEAR = 6  # measurements of the default that a rate is compared with
 _LEAST_NOISE = 0.005
 WARM_UP = 3  # steps that do not count
@@ -25,18 +25,23 @@ class RateReader:
 
     def __init__(self, scale: float = 1.0) -> None:
         self._scale = scale
-        self._warm: dict[int, tuple[float, float]] = {}  # the steps and seconds of a rank's first ones
-        self._counted: dict[int, tuple[float, float]] = {}  # and of all after them
+        self._warm: dict[tuple[str, int], tuple[float, float]] = {}  # the steps and seconds of a rank's first ones
+        self._counted: dict[tuple[str, int], tuple[float, float]] = {}  # and of all after them
         self._values: dict[tuple[str, int], list[float]] = defaultdict(list)  # of a figure on a rank
 
     def read_state(self, state: RunState, rank: int) -> None:
         """Reads what the last event, output of this rank, has brought."""
         for each in state.values:
             self._values[each.name, each.rank].append(each.value)
-        if rank < len(state.ranks) and state.ranks[rank].steps >= WARM_UP:
-            steps, seconds = state.ranks[rank].steps, state.ranks[rank].seconds
-            first = self._warm.setdefault(rank, (steps, seconds))
-            self._counted[rank] = (steps - first[0], seconds - first[1])
+        if rank >= len(state.ranks):
+            return
+        known = state.ranks[rank]
+        name, steps, seconds = "pace", known.steps, known.seconds
+        if known.counter is None:  # of a script that prints no steps, each loss counts
+            name, steps, seconds = "losses", len(self._values.get(("loss", rank), ())), known.at
+        if steps >= WARM_UP:
+            first = self._warm.setdefault((name, rank), (steps, seconds))
+            self._counted[name, rank] = (steps - first[0], seconds - first[1])
 
     @property
     def steps(self) -> int:
@@ -47,12 +52,12 @@ class RateReader:
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Each figure, of all ranks the median; ``pace`` is counted where steps are printed."""
+        """Each figure, of all ranks the median; ``pace`` is counted where steps are printed, else ``losses``."""
         every: dict[str, list[float]] = defaultdict(list)
         for (name, _), values in self._values.items():
             every[name] += values[WARM_UP:] or values[-1:]
-        if counted := [steps / seconds for steps, seconds in self._counted.values() if steps and seconds]:
-            every["pace"] = counted
+        counted = [(name, times) for (name, _), times in self._counted.items() if all(times)]
+        every |= group_pairs((name, steps / seconds) for name, (steps, seconds) in counted)
         return {name: self._scale * median(values) for name, values in every.items()}
 
 

@@ -101,8 +101,6 @@ class Study(ABC):
     def ranking(self) -> Ranking:
         return Ranking(self.started, self.tried)
 
-    # choosing ------------------------------------------------------------------------------------------------------
-
     def run(self) -> Generator[Event, None, None]:
         """Tries launches until no more are worth it, or the budget ends. Raises `DefaultFailed`."""
         yield from self.tried
@@ -193,8 +191,6 @@ class Study(ABC):
 
     def _count_finals(self) -> int:
         return min(round(_FINALS[0] * self.ranking.noise), _FINALS[1])
-
-    # judging -------------------------------------------------------------------------------------------------------
 
     def _rank_launches(self) -> list[TriedLaunch]:
         """The launches that were measured as a whole and promise a gain, the best one first: the fewer measurements,

@@ -218,6 +218,18 @@ def test_bars_of_each_epoch_are_counted_on_and_their_own_rates_are_no_pace(total
     assert reader.rates["pace"] == pytest.approx((4 * total - WARM_UP) / (2 * total))
 
 
+def test_losses_are_counted_where_no_steps_are_printed() -> None:
+    fold, reader = RunFold(), RateReader()
+    fold.handle_event(Stamped(100.0, RunStarted("k7", "a", ("a",), "train.py", 100.0)))
+    for number in range(16):
+        line = f"{{'loss': '{5 - number / 10}', 'grad_norm': '1.6', 'epoch': '{number / 2}'}}\n".encode()
+        fold.handle_event(Stamped(101.0 + number / 4, Output(0, "a", "out", line)))
+        reader.read_state(fold.state, 0)
+    assert reader.steps == 16 - WARM_UP
+    assert reader.rates["losses"] == pytest.approx(4.0)
+    assert "pace" not in reader.rates
+
+
 def test_bounds_are_those_of_several_runs_and_a_single_one_has_none() -> None:
     study = Played(faster, 35.0)
     rows = {row.name: (row.runs, row.low) for row in study.judge().launches}
