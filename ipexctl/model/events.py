@@ -3,7 +3,7 @@
 Events carry no time of their own: the loop stamps each as it passes it to the sinks (`Stamped`), so a test of a verb
 is a comparison of lists. Times measured on a host are fields of the event, in Unix seconds of that host's clock."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from ipexctl.model.answers import AnyAnswer
@@ -389,6 +389,12 @@ class Answer(Event):
 class Ended(Event):
     verb: str
     exit: Exit
+
+
+def finish_verb(verb: str, answer: AnyAnswer, exit: Exit = Exit.OK) -> Iterator[Event]:
+    """Yields the last two events of a verb."""
+    yield Answer(answer)
+    yield Ended(verb, exit)
 
 
 class Stamped(Record):

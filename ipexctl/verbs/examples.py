@@ -8,7 +8,7 @@ from ipexctl.act.bundled_files import find_by_name, list_bundled_files
 from ipexctl.decide.bundled import list_needed_files, localize_playbook, read_title
 from ipexctl.model.answers.examples import CopiedExampleAnswer, ExamplesAnswer, ListedExample, ShownExampleAnswer
 from ipexctl.model.errors import Exit, UsageError, advise
-from ipexctl.model.events import Answer, Ended, Started, Workflow
+from ipexctl.model.events import Started, Workflow, finish_verb
 from ipexctl.model.text import printable
 
 
@@ -16,16 +16,15 @@ def examples(*, playbooks_only: bool = False) -> Workflow[None]:
     """Yields an `ExamplesAnswer`."""
     files = list_bundled_files("playbooks") if playbooks_only else list_bundled_files("playbooks", "examples")
     yield Started("examples", "", ())
-    yield Answer(ExamplesAnswer(tuple(_describe_file(path) for path in files)))
-    yield Ended("examples", Exit.OK)
+    yield from finish_verb("examples", ExamplesAnswer(tuple(_describe_file(path) for path in files)))
 
 
 def show(name: str) -> Workflow[None]:
     """Yields a `ShownExampleAnswer`. Raises `UsageError` for an unknown name."""
     path = _find_example(name)
     yield Started("examples show", "", ())
-    yield Answer(ShownExampleAnswer(_get_name(path), _get_kind(path), str(path), path.read_text("utf-8")))
-    yield Ended("examples show", Exit.OK)
+    answer = ShownExampleAnswer(_get_name(path), _get_kind(path), str(path), path.read_text("utf-8"))
+    yield from finish_verb("examples show", answer)
 
 
 def copy(name: str, directory: Path, *, force: bool = False) -> Workflow[None]:
@@ -47,8 +46,8 @@ def copy(name: str, directory: Path, *, force: bool = False) -> Workflow[None]:
     except OSError as error:
         why = f"{printable(str(error.filename), 300)}: {error.strerror}"
         raise UsageError("the example cannot be written", reasons=[why], exit=Exit.STEP) from None
-    yield Answer(CopiedExampleAnswer(str(directory), tuple(texts), _suggest_command(path, directory / path.name)))
-    yield Ended("examples copy", Exit.OK)
+    answer = CopiedExampleAnswer(str(directory), tuple(texts), _suggest_command(path, directory / path.name))
+    yield from finish_verb("examples copy", answer)
 
 
 def _find_example(name: str) -> Path:

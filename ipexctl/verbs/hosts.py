@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from ipexctl.decide.parsing.dialects import write_inventory
 from ipexctl.decide.parsing.validators import KEYS
 from ipexctl.model.answers.hosts import HostsAnswer, ListedHost
-from ipexctl.model.errors import Exit
-from ipexctl.model.events import Answer, Ended, Event, Message, Started
+from ipexctl.model.events import Event, Message, Started, finish_verb
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.text import group_pairs, join_names, pluralize, printable
 
@@ -21,8 +20,7 @@ def hosts(inventory: Inventory, *, dialect: str = "ipexctl") -> Iterator[Event]:
     for warning in (*_find_misspelt_keys(inventory), *written.warnings):
         yield Message(warning, "warning")
     listed = tuple(_list_host(host) for host in inventory)
-    yield Answer(HostsAnswer(inventory.source, listed, written.text))
-    yield Ended("hosts", Exit.OK)
+    yield from finish_verb("hosts", HostsAnswer(inventory.source, listed, written.text))
 
 
 def _list_host(host: Host) -> ListedHost:

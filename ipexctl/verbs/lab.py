@@ -9,7 +9,7 @@ from ipexctl.act import lab as act
 from ipexctl.act.lab import Lab, LabError
 from ipexctl.model.answers.hosts import LabAnswer, LabHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise
-from ipexctl.model.events import Answer, Ended, HostFailed, Message, Started, StepEnded, StepStarted, Workflow
+from ipexctl.model.events import Ended, HostFailed, Message, Started, StepEnded, StepStarted, Workflow, finish_verb
 from ipexctl.model.text import pluralize
 
 
@@ -30,8 +30,7 @@ def up(hosts: int, directory: Path) -> Workflow[Lab | None]:
         if old and is_up:
             for server in old.servers:
                 yield StepEnded(server.name, "start", detail=f"{act.ADDRESS}:{server.port}, already running")
-            yield Answer(_make_answer(old))
-            yield Ended("lab up", Exit.OK)
+            yield from finish_verb("lab up", _make_answer(old))
             return old
         if old:
             yield Message("cleaning up after the last lab")
@@ -61,8 +60,7 @@ def up(hosts: int, directory: Path) -> Workflow[Lab | None]:
             raise
         lab = replace(lab, ready=True)
         act.save_lab(lab)
-        yield Answer(_make_answer(lab))
-        yield Ended("lab up", Exit.OK)
+        yield from finish_verb("lab up", _make_answer(lab))
         return lab
 
 
@@ -85,8 +83,7 @@ def down(directory: Path) -> Workflow[bool]:
             kept = "the homes and the environment stay" if (directory / "env").exists() else "the homes stay"
             text = f"{kept} in {directory}; the next lab up takes them again"
             yield Message(text, code="lab-stays")
-        yield Answer(LabAnswer(False, str(directory), processes_left=0))
-        yield Ended("lab down", Exit.OK)
+        yield from finish_verb("lab down", LabAnswer(False, str(directory), processes_left=0))
         return True
 
 
@@ -97,8 +94,7 @@ def status(directory: Path) -> Workflow[Lab | None]:
     yield Started("lab status", f"lab in {directory}", lab.names if lab else ())
     if lab is None:
         yield Message("no lab is up")
-        yield Answer(LabAnswer(False, str(directory), hosts=()))
-        yield Ended("lab status", Exit.OK)
+        yield from finish_verb("lab status", LabAnswer(False, str(directory), hosts=()))
         return None
     hint = advise("lab", "up")  # cleans up first
     failures = [Failure(name, Kind.STEP, "sshd does not run", hint, "lab") for name in act.find_dead_hosts(lab)]
@@ -106,8 +102,8 @@ def status(directory: Path) -> Workflow[Lab | None]:
         what = "the lab is not ready: its start was killed or goes on"
         failures = [Failure("", Kind.STEP, what, hint, "lab")]
     yield from map(HostFailed, failures)
-    yield Answer(replace(_make_answer(lab), up=not failures))
-    yield Ended("lab status", Exit.STEP if failures else Exit.OK)
+    answer = replace(_make_answer(lab), up=not failures)
+    yield from finish_verb("lab status", answer, Exit.STEP if failures else Exit.OK)
     return lab
 
 

@@ -11,8 +11,7 @@ from ipexctl.decide.launch.launch_table import parse_launch_table
 from ipexctl.decide.launch.launch_words import Translation
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers.tools import MigrateAnswer
-from ipexctl.model.errors import Exit
-from ipexctl.model.events import Answer, Ended, Started, Workflow
+from ipexctl.model.events import Started, Workflow, finish_verb
 
 
 class LaunchLines:
@@ -44,5 +43,4 @@ def migrate(file: str) -> Workflow[None]:
     rules = (*migration.parse_rules(read_data("migrate.toml")), *changed_options)
     uses = migration.find_uses(text, file, rules, LaunchLines(Path(file).parent))
     yield Started("migrate", file, ())
-    yield Answer(MigrateAnswer(file, uses, migration.format_report(uses, file)))
-    yield Ended("migrate", Exit.OK)
+    yield from finish_verb("migrate", MigrateAnswer(file, uses, migration.format_report(uses, file)))

@@ -105,8 +105,7 @@ def run_study(
     plan, exit_code = study.describe_plan(), Exit.OK
     yield e.Planned(verb, plan)
     if dry or not study.started.knobs:
-        yield e.Answer(DryRun(plan))
-        yield e.Ended(verb, Exit.OK)
+        yield from e.finish_verb(verb, DryRun(plan))
         return
     yield study.started
     try:

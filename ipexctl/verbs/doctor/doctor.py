@@ -28,16 +28,7 @@ from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.answers import doctor as answers
 from ipexctl.model.answers.doctor import HostSpeed, LinkSpeed, SpeedCheck
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, choose_exit, complete_hint, split_results
-from ipexctl.model.events import (
-    Answer,
-    Ended,
-    FactsRead,
-    FindingReported,
-    HostFailed,
-    Message,
-    Started,
-    Workflow,
-)
+from ipexctl.model.events import FactsRead, FindingReported, HostFailed, Message, Started, Workflow, finish_verb
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Command, Host, Inventory, Link, LinkError
@@ -75,8 +66,7 @@ def doctor(
     if task.explain is not None:
         text = explain_finding(task.explain, load_catalogue())
         yield Started("doctor", f"explain {task.explain}", ())
-        yield Answer(answers.ExplainAnswer(task.explain.upper(), text))
-        yield Ended("doctor", Exit.OK)
+        yield from finish_verb("doctor", answers.ExplainAnswer(task.explain.upper(), text))
         return
     if task.recorded:
         paths = _name_saved_probes(task.recorded)
@@ -183,9 +173,9 @@ def _report(cluster: Cluster, answer: answers.DoctorAnswer, failed: Sequence[Fai
     findings = [finding for finding in answer.findings if not set(finding.hosts) <= cluster.failures.keys()]
     for finding in findings:
         yield FindingReported(finding)
-    yield Answer(answer)
     causes = [failure.kind.exit for failure in (*cluster.failures.values(), *failed)]
-    yield Ended("doctor", choose_exit([*causes, *(Kind.STEP.exit for finding in findings if finding.level == "error")]))
+    causes += [Kind.STEP.exit for finding in findings if finding.level == "error"]
+    yield from finish_verb("doctor", answer, choose_exit(causes))
 
 
 def _make_answer(cluster: Cluster, findings: tuple[Finding, ...], network: ConnectivityReport) -> answers.DoctorAnswer:

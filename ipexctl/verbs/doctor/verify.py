@@ -4,7 +4,7 @@ from ipexctl.act.context import Context
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.model.answers.install import VerifiedHost, VerifyAnswer
 from ipexctl.model.errors import choose_exit, split_results
-from ipexctl.model.events import Answer, Ended, HostFailed, Workflow
+from ipexctl.model.events import HostFailed, Workflow, finish_verb
 from ipexctl.model.hosts import Inventory
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import make_started
@@ -22,6 +22,5 @@ def verify(venv: str | None, inventory: Inventory, context: Context) -> Workflow
     markers = {name: fact.installed.marker for name, fact in facts.items() if fact.installed}
     hosts = (VerifiedHost(name, it.id if it else None, it.stack if it else None) for name, it in markers.items())
     answer = VerifyAnswer(tuple(hosts), {failure.host: failure.what for failure in failures})
-    yield Answer(answer)
-    yield Ended("verify", choose_exit([failure.kind.exit for failure in failures]))
+    yield from finish_verb("verify", answer, choose_exit([failure.kind.exit for failure in failures]))
     return answer

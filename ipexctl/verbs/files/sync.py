@@ -16,8 +16,8 @@ from ipexctl.decide.planning.ignore import DEFAULT, Ignored, compile_ignore
 from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
 from ipexctl.model import tasks
 from ipexctl.model.answers.files import FailedTransfer, SyncAnswer, SyncedHost
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit, split_results
-from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, StepEnded, Workflow
+from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit, split_results
+from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, StepEnded, Workflow, finish_verb
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory, Link
 from ipexctl.model.hub import parse_hub_reference
@@ -67,8 +67,7 @@ def sync(
         if dry:
             plan = snapshot.format_plan(destinations)
             yield Planned("sync", plan)
-            yield Answer(SyncAnswer(True, (), plan))
-            yield Ended("sync", Exit.OK)
+            yield from finish_verb("sync", SyncAnswer(True, (), plan))
             return {}
         yield from snapshot.download()
         tree = read_tree(snapshot.root, snapshot.is_ignored)

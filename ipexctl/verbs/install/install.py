@@ -451,6 +451,5 @@ def _report_stop(stopped: InstallStopped, of: int) -> Workflow[InstallAnswer]:
 
 
 def _end(answer: InstallAnswer, failed: Mapping[str, Failure]) -> Workflow[InstallAnswer]:
-    yield events.Answer(answer)
-    yield events.Ended("install", choose_exit([failure.kind.exit for failure in failed.values()]))
+    yield from events.finish_verb("install", answer, choose_exit([failure.kind.exit for failure in failed.values()]))
     return answer

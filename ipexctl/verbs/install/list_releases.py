@@ -7,7 +7,7 @@ from ipexctl.decide.releases.listing import format_releases, list_releases
 from ipexctl.decide.releases.resolve import explain_request, resolve_stack
 from ipexctl.model.answers.install import StacksAnswer, StacksWhyAnswer
 from ipexctl.model.errors import Exit, UsageError, split_results
-from ipexctl.model.events import Answer, Ended, Started, Workflow
+from ipexctl.model.events import Answer, Ended, Started, Workflow, finish_verb
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.stack import StackRequest
@@ -30,8 +30,7 @@ def stacks(
         if facts or not inventory:
             taken = resolve_stack(StackRequest(), facts, load_releases()).release
     folded = list_releases(load_releases(), torch=torch, facts=facts, most=3) if facts else found
-    yield Answer(StacksAnswer(found, format_releases(folded, taken)))
-    yield Ended("stacks", Exit.OK)
+    yield from finish_verb("stacks", StacksAnswer(found, format_releases(folded, taken)))
 
 
 def stacks_why(wish: StackRequest) -> Workflow[None]:

@@ -13,8 +13,8 @@ from ipexctl.act.packages.sources import Limits
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.answers.install import WheelsAnswer
-from ipexctl.model.errors import Exit, Failure, UsageError
-from ipexctl.model.events import Answer, Ended, Planned, Started, StepEnded, Workflow
+from ipexctl.model.errors import Failure, UsageError
+from ipexctl.model.events import Planned, Started, StepEnded, Workflow, finish_verb
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Install, Wheels
@@ -71,21 +71,18 @@ def wheels_fetch(
         bytes=sum(wheel.size for wheel in todo),
     )
     if dry:
-        yield Answer(replace(answer, dry=True, plan=plan))
-        yield Ended("wheels", Exit.OK)
+        yield from finish_verb("wheels", replace(answer, dry=True, plan=plan))
         return
     sources = LockRequest(request, stacks[0], context, environ, limits).sources
     result = yield from fetch_wheels(todo, context.cache, sources, threading.Event())
     if isinstance(result, Failure):
-        yield Answer(replace(answer, fetched=()))
-        yield Ended("wheels", result.kind.exit)
+        yield from finish_verb("wheels", replace(answer, fetched=()), result.kind.exit)
         return
     directory.mkdir(parents=True, exist_ok=True)
     for wheel in todo:
         _link_or_copy(locate_wheel(context.cache, wheel), directory / wheel.filename)
     yield StepEnded("", FETCH, "changed" if todo else "ok", f"{pluralize(len(todo), 'wheel')} into {directory}")
-    yield Answer(answer)
-    yield Ended("wheels", Exit.OK)
+    yield from finish_verb("wheels", answer)
 
 
 def _format_plan(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], nothing: str) -> str:

@@ -7,8 +7,8 @@ from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.decide.releases.env_health import DEFAULT_VENV
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand
-from ipexctl.model.errors import Exit, Failure, Kind
-from ipexctl.model.events import Answer, Ended, Planned, StepOutcome, Workflow
+from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.events import Planned, StepOutcome, Workflow, finish_verb
 from ipexctl.model.hosts import Command, Completed, Host, Inventory, Link
 from ipexctl.model.tasks import Execute
 from ipexctl.model.text import pluralize
@@ -34,8 +34,7 @@ def execute(
     plan = f"on {pluralize(len(inventory), 'host')}: {command}"
     yield Planned(verb, plan)
     if dry:
-        yield Answer(DryRun(plan))
-        yield Ended(verb, Exit.OK)
+        yield from finish_verb(verb, DryRun(plan))
         return {}
     completed: dict[str, Completed] = {}
 
@@ -57,8 +56,7 @@ def execute(
         else _describe_output(host, completed[host])
         for host, result in results.items()
     )
-    yield Answer(CommandAnswer(answers))
-    yield Ended(verb, Exit.OK)
+    yield from finish_verb(verb, CommandAnswer(answers))
     return results
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from ipexctl.decide import parsing
 from ipexctl.model.answers.play import LintAnswer, LintedPlaybook
-from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Ended, Message, Started, Workflow
+from ipexctl.model.errors import UsageError
+from ipexctl.model.events import Message, Started, Workflow, finish_verb
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.plays import Play
 from ipexctl.model.text import pluralize, printable
@@ -52,8 +52,7 @@ def lint(
     yield Started("lint", "", ())
     for warning in warnings:
         yield Message(warning, "warning")
-    yield Answer(LintAnswer(tuple(good)))
-    yield Ended("lint", Exit.OK)
+    yield from finish_verb("lint", LintAnswer(tuple(good)))
 
 
 def _read_hosts(book: Play, cwd: Path) -> Inventory | None:

@@ -136,8 +136,7 @@ def list_steps(book: Play, inventory: Inventory, options: PlayOptions) -> Workfl
         tags, when = ",".join(step.tags) or None, step.when or None
         rows.append(ListedStep(number, step.title, step.action, hosts, tags, when))
     yield e.Started("play", "", ())
-    yield e.Answer(PlayListAnswer(tuple(rows)))
-    yield e.Ended("play", Exit.OK)
+    yield from e.finish_verb("play", PlayListAnswer(tuple(rows)))
 
 
 def expand_step_paths(step: Step) -> Step:

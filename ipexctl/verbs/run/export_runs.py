@@ -8,7 +8,7 @@ from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.saved_runs import RunFilter
 from ipexctl.model.answers.saved import ExportAnswer, SavedRun
 from ipexctl.model.errors import Exit, UsageError, advise
-from ipexctl.model.events import Answer, Ended, Message, Started, Workflow
+from ipexctl.model.events import Message, Started, Workflow, finish_verb
 from ipexctl.model.saved_runs import ExportFormat, FigureRow
 from ipexctl.model.text import pluralize, printable
 from ipexctl.store import figure_files
@@ -40,8 +40,7 @@ def export_runs(
     if not count:
         text = f"{pluralize(len(selected), 'run')} without a figure: no rank printed one, and no host was sampled"
         yield Message(text, "warning", code="no-figures")
-    yield Answer(ExportAnswer(str(path), form, tuple(run.name for run in selected), count))
-    yield Ended("runs", Exit.OK)
+    yield from finish_verb("runs", ExportAnswer(str(path), form, tuple(run.name for run in selected), count))
 
 
 def choose_format(target: str) -> ExportFormat:

@@ -23,6 +23,7 @@ from ipexctl.model.events import (
     StepEnded,
     StepStarted,
     Workflow,
+    finish_verb,
 )
 from ipexctl.model.hosts import Inventory, Link, LinkError
 from ipexctl.model.json_values import select_attributes
@@ -146,8 +147,7 @@ def _stop_leaderless(discovered: DiscoveredRun, inventory: Inventory, context: C
     _, left, unknown = yield from _clean_up(run, discovered.away, inventory, context)
     proof = CleanupChecked(run, inventory.names, left, tuple(unknown))
     yield proof
-    yield Answer(StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, "stopped"))
-    yield Ended("stop", Exit.OK)
+    yield from finish_verb("stop", StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, "stopped"))
 
 
 def logs(
@@ -242,8 +242,7 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
     proof = CleanupChecked(",".join(to_remove) or "none", inventory.names, left, tuple(dict.fromkeys(unknown)))
     yield proof
     removed = tuple(sorted(run for run, directories in to_remove.items() if directories or prefix))
-    yield Answer(ReapAnswer(proof.clean, proof.orphans, proof.unchecked, removed))
-    yield Ended("reap", Exit.OK)
+    yield from finish_verb("reap", ReapAnswer(proof.clean, proof.orphans, proof.unchecked, removed))
 
 
 def _has_output_to_fetch(run: DiscoveredRun) -> bool:

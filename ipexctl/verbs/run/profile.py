@@ -28,8 +28,8 @@ from ipexctl.decide.profile.merge import (
 from ipexctl.decide.profile.steps import RecordedSteps, parse_profile_steps, parse_recorded_steps
 from ipexctl.decide.profile.traces import RankTrace, TraceError, parse_trace
 from ipexctl.model.answers.run import ProfileAnswer
-from ipexctl.model.errors import Exit, Failure, Kind
-from ipexctl.model.events import Answer, Ended, HostFailed, Message, Started, Workflow
+from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.events import HostFailed, Message, Started, Workflow, finish_verb
 from ipexctl.model.hosts import Link
 from ipexctl.model.json_values import parse_json
 from ipexctl.model.profile import Profile, UnprofiledRank
@@ -225,5 +225,4 @@ def show_saved_profile(word: str, context: Context) -> Workflow[None]:
     profile = read_profile(directory)
     yield Started("profile", profile.run, ())
     trace = get_trace_path(directory)
-    yield Answer(ProfileAnswer(profile, str(trace) if trace.is_file() else None))
-    yield Ended("profile", Exit.OK)
+    yield from finish_verb("profile", ProfileAnswer(profile, str(trace) if trace.is_file() else None))

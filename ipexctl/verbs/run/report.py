@@ -10,8 +10,8 @@ from ipexctl.decide.page.compare import compare_runs, overlay_figures
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import ReadErrors, make_report
 from ipexctl.model.answers.saved import ReportAnswer
-from ipexctl.model.errors import Exit, UsageError, advise
-from ipexctl.model.events import Answer, Ended, Stamped, Started, Workflow
+from ipexctl.model.errors import UsageError, advise
+from ipexctl.model.events import Stamped, Started, Workflow, finish_verb
 from ipexctl.model.page import RunPage
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
@@ -71,8 +71,7 @@ def report(
             comparison = replace(comparison, page=str(file))
             if show:
                 yield from open_page(file.resolve().as_uri())
-        yield Answer(comparison)
-        yield Ended("report", Exit.OK)
+        yield from finish_verb("report", comparison)
         return
     (directory,) = directories
     value = read_page(directory, context, known)
@@ -81,8 +80,7 @@ def report(
     write_page(path, text)
     if show:
         yield from open_page(path.resolve().as_uri())
-    yield Answer(ReportAnswer(str(path), len(text.encode()), (value.run,)))
-    yield Ended("report", Exit.OK)
+    yield from finish_verb("report", ReportAnswer(str(path), len(text.encode()), (value.run,)))
 
 
 def read_page(directory: Path, context: Context, known: ReadErrors) -> RunPage:

@@ -11,7 +11,7 @@ from ipexctl.act.context import Context
 from ipexctl.data import read_data
 from ipexctl.model.answers.run import EmitAnswer, RunPlanAnswer
 from ipexctl.model.errors import Exit
-from ipexctl.model.events import Answer, Ended, Message, Planned, Workflow
+from ipexctl.model.events import Answer, Ended, Message, Planned, Workflow, finish_verb
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import pluralize, printable
@@ -90,8 +90,7 @@ def _launch(prepared: "Prepared", context: Context) -> Workflow[None]:
         from ipexctl.decide.launch.tuning import name_wins
 
         yield from name_wins(read_data("tuning.toml"), prepared.facts, request.task)
-        yield Answer(RunPlanAnswer(str(launch), launch.public()))
-        yield Ended("run", Exit.OK)
+        yield from finish_verb("run", RunPlanAnswer(str(launch), launch.public()))
         return
     detached = yield from attempt.execute()
     yield from attempt.watcher.report_end("run", detached)

@@ -8,7 +8,7 @@ from ipexctl.decide.diagnosis.collectives import describe_collectives
 from ipexctl.decide.diagnosis.stack_traces import describe_places, find_odd_ranks, format_comparison, group_stacks
 from ipexctl.model.answers.manage import RankStacksAnswer
 from ipexctl.model.errors import Exit, UsageError, advise
-from ipexctl.model.events import Answer, Ended, Message, Output, RankStack, RunStarted, Stalled, Started, Workflow
+from ipexctl.model.events import Ended, Message, Output, RankStack, RunStarted, Stalled, Started, Workflow, finish_verb
 from ipexctl.model.text import format_ranks, join_names, pluralize, printable
 from ipexctl.store.record import read_name, read_report
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
@@ -73,8 +73,7 @@ def print_saved_stacks(directory: Path, context: Context, ranks: Collection[int]
         what, reasons = f"run {name} has ended", ["only ranks that run have stacks, and none were saved at a stall"]
         raise UsageError(what, reasons=reasons, hint=advise("logs", name), exit=Exit.STEP)
     yield Started("logs", f"{name}, at its last stall", ())
-    yield Answer(compare_stacks(name, stacks))
-    yield Ended("logs", Exit.OK)
+    yield from finish_verb("logs", compare_stacks(name, stacks))
 
 
 def compare_stacks(run: str, stacks: Sequence[RankStack], missing: tuple[str, ...] = ()) -> RankStacksAnswer:

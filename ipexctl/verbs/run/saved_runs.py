@@ -8,18 +8,12 @@ from pathlib import Path
 from ipexctl.decide.saved_runs import PrunePolicy, RunFilter, choose_runs_to_prune, classify_result
 from ipexctl.model.answers.saved import PruneAnswer, RunsAnswer, SavedRun, SparedRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise
-from ipexctl.model.events import Answer, Ended, HostFailed, RunStarted, Started, Workflow
+from ipexctl.model.events import HostFailed, RunStarted, Started, Workflow, finish_verb
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.show.run_screen import describe_rank_end
 from ipexctl.store.private_files import measure_tree
-from ipexctl.store.record import (
-    is_record_in_use,
-    list_saved_runs,
-    read_name,
-    read_report,
-    remove_record,
-)
+from ipexctl.store.record import is_record_in_use, list_saved_runs, read_name, read_report, remove_record
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
 
@@ -32,8 +26,7 @@ def list_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> Workflow[N
     unseen = next((run for run in listed if run.result == "detached"), None)
     advised = listed[0] if names and len(listed) == 1 else unseen
     command = _choose_next(advised) if advised else None
-    yield Answer(RunsAnswer(str(runs), len(directories), listed, command))
-    yield Ended("runs", Exit.OK)
+    yield from finish_verb("runs", RunsAnswer(str(runs), len(directories), listed, command))
 
 
 def _choose_next(run: SavedRun) -> str:
@@ -70,8 +63,7 @@ def prune_runs(
     spared = tuple(SparedRun(run.name, why) for run, why in choice.spared)
     size = sum(run.bytes for run in removed)
     command = str(advise("runs", *words, "--yes")) if dry and removed else None
-    yield Answer(PruneAnswer(str(runs), tuple(removed), spared, size, dry or None, command))
-    yield Ended("runs", Exit.OK)
+    yield from finish_verb("runs", PruneAnswer(str(runs), tuple(removed), spared, size, dry or None, command))
 
 
 def _is_in_use(run: SavedRun) -> bool:
