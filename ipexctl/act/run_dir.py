@@ -7,13 +7,7 @@ from dataclasses import replace
 
 from ipexctl.act import agent
 from ipexctl.act.scripts import read_script
-from ipexctl.act.transfer.send import (
-    TREE_END,
-    build_script_command,
-    build_tar_directory,
-    build_tar_file,
-    make_remote_error,
-)
+from ipexctl.act.transfer import send
 from ipexctl.model.hosts import Command, Host, Link
 from ipexctl.model.json_values import Record
 from ipexctl.protocol import paths, run_spec
@@ -74,30 +68,37 @@ def create_run_dir(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin
     hooks = agent.read_hooks(profile=bool(spec.profile))
     tree = b"".join(
         (
-            build_tar_directory("tree"),
-            *(build_tar_file(f"tree/{name}", data, _MODES.get(name, 0o600)) for name, data in files.items()),
-            build_tar_directory(f"tree/{HOOKS}"),
-            *(build_tar_file(f"tree/{HOOKS}/{name}", data, 0o600) for name, data in hooks.items()),
+            send.build_tar_directory("tree"),
+            *(send.build_tar_file(f"tree/{name}", data, _MODES.get(name, 0o600)) for name, data in files.items()),
+            send.build_tar_directory(f"tree/{HOOKS}"),
+            *(send.build_tar_file(f"tree/{HOOKS}/{name}", data, 0o600) for name, data in hooks.items()),
         )
     )
     if not _run_script(link, site, tree):
-        _run_script(link, site, tree + build_tar_file("agent", agent.build_archive(), 0o600))
+        _run_script(link, site, tree + send.build_tar_file("agent", agent.build_archive(), 0o600))
 
 
 def _run_script(link: Link, site: RemoteRunDir, tree: bytes) -> bool:
     """False where nothing was made, because the host has not had this agent and the stream lacks it."""
     number = agent.compute_agent_id()
     done = link.run(
-        build_script_command(
-            "make_run_dir.sh", site.directory, AGENTS, number, AGENT, PART, begins="ownership.sh", stdin=tree + TREE_END
+        send.build_script_command(
+            "make_run_dir.sh",
+            site.directory,
+            AGENTS,
+            number,
+            AGENT,
+            PART,
+            begins="ownership.sh",
+            stdin=tree + send.TREE_END,
         )
     )
     if not done.ok:
-        raise make_remote_error(link, done.status, done.err)
+        raise send.make_remote_error(link, done.status, done.err)
     return done.text.strip() != number
 
 
 def remove_run_dir(link: Link, site: RemoteRunDir) -> None:
     """Takes the run's directory away (only one that holds a run's specification or agent, or what was to become them);
     a guard that writes its last word there meanwhile is waited for."""
-    link.run(replace(build_script_command("remove_run.sh", site.directory, SPEC, ROLE, AGENT, PART), timeout=30.0))
+    link.run(replace(send.build_script_command("remove_run.sh", site.directory, SPEC, ROLE, AGENT, PART), timeout=30.0))

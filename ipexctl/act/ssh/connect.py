@@ -18,15 +18,8 @@ from typing import Any
 
 import paramiko
 
+from ipexctl.act.ssh import hostkeys
 from ipexctl.act.ssh.banner import ShedError
-from ipexctl.act.ssh.hostkeys import (
-    CONTRADICTIONS,
-    KnownHosts,
-    compute_fingerprint,
-    find_recording_fault,
-    format_known_hosts_line,
-    list_key_types,
-)
 from ipexctl.act.ssh.keys import PrivateKeys, UnusableKey
 from ipexctl.act.ssh.settings import Settings, SSHSettings, choose_connect_timeout, list_known_host_names
 from ipexctl.act.ssh.tcp import open_tcp
@@ -68,7 +61,7 @@ class Dialler:
         self._accept_new = accept_new
         self._settings = settings
         self._keys = PrivateKeys(ask)
-        self._known: dict[tuple[Path, ...], KnownHosts] = {}
+        self._known: dict[tuple[Path, ...], hostkeys.KnownHosts] = {}
         self._jumps: dict[Settings, _JumpConnection] = {}
         self._proxies: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
@@ -111,14 +104,14 @@ class Dialler:
         origin = host.origin
         if origin and origin.file == "--hosts":
             return  # the user named the file
-        if why := find_recording_fault(path, Path(origin.file).parent if origin else None):
+        if why := hostkeys.find_recording_fault(path, Path(origin.file).parent if origin else None):
             place = printable(str(origin or host.name), 300)
             raise UsageError(f"{place}: the host's key cannot be recorded in {printable(str(path), 300)}: {why}")
 
-    def _read_known_hosts(self, files: tuple[Path, ...]) -> KnownHosts:
+    def _read_known_hosts(self, files: tuple[Path, ...]) -> hostkeys.KnownHosts:
         with self._lock:
             if files not in self._known:
-                self._known[files] = KnownHosts(files)
+                self._known[files] = hostkeys.KnownHosts(files)
             return self._known[files]
 
     def _connect(self, attempt: _Attempt) -> Transport:
@@ -191,7 +184,7 @@ class Dialler:
         attempt.on_socket(transport)
         try:
             transport.deadline = attempt.deadline
-            types, user_types = list_key_types(known, names), list_key_types(user_known, names)
+            types, user_types = hostkeys.list_key_types(known, names), hostkeys.list_key_types(user_known, names)
             types = [*(kind for kind in user_types if kind in types), *user_types] or types
             transport.set_algorithms(types, settings.algorithms)
             transport.banner_timeout = transport.handshake_timeout = attempt.time_left
@@ -291,14 +284,19 @@ def _open_jump_channel(jump: Transport, name: str, attempt: _Attempt) -> paramik
 
 
 def _verify_host_key(
-    key: paramiko.PKey, known: KnownHosts, user_known: KnownHosts, names: tuple[str, str], *, accept_new: bool
+    key: paramiko.PKey,
+    known: hostkeys.KnownHosts,
+    user_known: hostkeys.KnownHosts,
+    names: tuple[str, str],
+    *,
+    accept_new: bool,
 ) -> list[str]:
     """Notes for the user. A new key is recorded if that is allowed. Raises `ConnectError` for one that is not known,
     and for one that contradicts ``user_known``, whatever ``known`` says."""
     blob, kind, (name, other_name) = key.asbytes(), key.get_name(), names
-    shown_key = f"{kind} {compute_fingerprint(blob)}"
+    shown_key = f"{kind} {hostkeys.compute_fingerprint(blob)}"
     verdict, entry = user_known.judge_key(name, blob, also=other_name)
-    if verdict not in CONTRADICTIONS:
+    if verdict not in hostkeys.CONTRADICTIONS:
         verdict, entry = known.judge_key(name, blob, also=other_name)
     skipped = [f"skipped a line of known hosts: {problem}" for problem in known.problems]
     if verdict == "ok":
@@ -307,7 +305,7 @@ def _verify_host_key(
     if verdict == "revoked" and entry:
         raise ConnectError("host-key-revoked", f"host key {shown_key} is revoked ({entry.file}:{entry.line})")
     if verdict == "changed" and entry:
-        was = f"{entry.kind} {compute_fingerprint(entry.blob)}"
+        was = f"{entry.kind} {hostkeys.compute_fingerprint(entry.blob)}"
         what = f"host key CHANGED: it is {shown_key}, known is {was} ({entry.file}:{entry.line})"
         hint = f"if it was really set up anew: ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(entry.file)}"
         raise ConnectError("host-key-changed", what, hint)
@@ -319,7 +317,7 @@ def _verify_host_key(
         known.problems = []
         return [*skipped, f"new host key {shown_key} of {name} recorded in {path}"]
     why = "; certificates of hosts are not supported" if verdict == "certificate" else ""
-    line = shlex.quote(format_known_hosts_line(name, kind, blob))
+    line = shlex.quote(hostkeys.format_known_hosts_line(name, kind, blob))
     file = known.files[0]
     first = "" if file.parent.is_dir() else f"mkdir -p -m 700 {shlex.quote(str(file.parent))} && "
     hint = f"if it is right: {first}echo {line} >> {shlex.quote(str(file))}"

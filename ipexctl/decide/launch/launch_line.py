@@ -5,31 +5,13 @@ What each program and option is, is in ``data/launchers.toml``; what is not ther
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from ipexctl.decide.launch import launch_script
 from ipexctl.decide.launch.launch_counts import Counts, Hosts, Level, count_ranks
 from ipexctl.decide.launch.launch_options import LaunchOptions, show
-from ipexctl.decide.launch.launch_script import (
-    HINT_TO_RUN,
-    FoundLaunch,
-    choose_launch,
-    describe_command,
-    find_in_commands,
-    find_job_words,
-    find_launches,
-    starts_python,
-)
 from ipexctl.decide.launch.launch_table import LaunchTable, Program
 from ipexctl.decide.launch.launch_words import Translation
 from ipexctl.decide.launch.programs import is_program_name
-from ipexctl.decide.parsing import limit_inventory, parse_inventory, parse_list
-from ipexctl.decide.parsing.shell import (
-    END,
-    EXPANSION,
-    SimpleCommand,
-    list_expansions,
-    remove_marks,
-    split_commands,
-    split_marked_commands,
-)
+from ipexctl.decide.parsing import limit_inventory, parse_inventory, parse_list, shell
 from ipexctl.decide.parsing.shell_variables import Value
 from ipexctl.model.errors import Note, UsageError
 
@@ -46,34 +28,38 @@ def translate_line(text: str, table: LaunchTable, read_file: ReadFile) -> Transl
     """Returns the translation of a line that stands alone, without the shell that would have read it. ``read_file``
     gives the text of a batch file or a hostfile. Raises `UsageError` for what cannot be translated, `ValueError` for
     open quotes."""
-    launch = _choose_command(split_commands(text), table, "the line")
+    launch = _choose_command(shell.split_commands(text), table, "the line")
     return LaunchLineReader(table, read_file, alone=True).translate(launch)
 
 
-def translate_found(launch: FoundLaunch, table: LaunchTable, read_file: ReadFile) -> Translation:
+def translate_found(launch: launch_script.FoundLaunch, table: LaunchTable, read_file: ReadFile) -> Translation:
     """Returns the translation of a launch line of a shell file, to stand in its place. Raises as `translate_line`."""
     return LaunchLineReader(table, read_file, alone=False).translate(launch)
 
 
-def find_launches_of_file(text: str, file: str, table: LaunchTable) -> list[FoundLaunch]:
+def find_launches_of_file(text: str, file: str, table: LaunchTable) -> list[launch_script.FoundLaunch]:
     """Returns the launch lines of a file: a shell file, which may be a batch file, or any other text."""
     if file.rpartition(".")[2].lower() in _NO_SHELL and not text.startswith("#!"):
-        return list(find_launches(text, table, {}, is_shell=False))
+        return list(launch_script.find_launches(text, table, {}, is_shell=False))
     job = LaunchLineReader(table, str, alone=False)
     try:
-        job.read_job(find_job_words(text))
+        job.read_job(launch_script.find_job_words(text))
     except (UsageError, ValueError):
-        return list(find_launches(text, table, {}))  # each line is refused with the same error
-    return list(find_launches(text, table, list_job_variables(job.levels)))
+        return list(launch_script.find_launches(text, table, {}))  # each line is refused with the same error
+    return list(launch_script.find_launches(text, table, list_job_variables(job.levels)))
 
 
-def _choose_command(commands: Sequence[SimpleCommand], table: LaunchTable, what: str) -> FoundLaunch:
+def _choose_command(
+    commands: Sequence[shell.SimpleCommand], table: LaunchTable, what: str
+) -> launch_script.FoundLaunch:
     """Returns the launch line among these commands; else the one that starts Python; else the only one."""
-    found = list(find_in_commands(commands, table, {}))
+    found = list(launch_script.find_in_commands(commands, table, {}))
     if not found:
-        every = [describe_command(commands, at) for at in range(len(commands))]
-        found = [each for each in every if starts_python(each.words)] or every
-    return choose_launch([each for each in found if starts_python(each.words)] or found, what)
+        every = [launch_script.describe_command(commands, at) for at in range(len(commands))]
+        found = [each for each in every if launch_script.starts_python(each.words)] or every
+    return launch_script.choose_launch(
+        [each for each in found if launch_script.starts_python(each.words)] or found, what
+    )
 
 
 class LaunchLineReader(LaunchOptions):
@@ -89,18 +75,22 @@ class LaunchLineReader(LaunchOptions):
         self.scheduler = ""  # in whose batch job the line starts
         self.elsewhere: dict[str, str] = {}  # what another shell would replace, and which
 
-    def translate(self, launch: FoundLaunch) -> Translation:
+    def translate(self, launch: launch_script.FoundLaunch) -> Translation:
         """Returns the translation of a launch line. Raises `UsageError`."""
         self._take_surroundings(launch, in_place=not self.alone)
         script = self._read_chain()
         self._set_start(script)
-        if EXPANSION.fullmatch(script) and ".py" not in script and any(word.endswith(".py") for word in self.words):
+        if (
+            shell.EXPANSION.fullmatch(script)
+            and ".py" not in script
+            and any(word.endswith(".py") for word in self.words)
+        ):
             what = f"the launch line has {show(script)} before its script, which a shell would have replaced"
             raise UsageError(what, hint="write its value")
         host_ranks = [level.given.get(name, "") for level in self.levels for name in ("node-rank", "machine-rank")]
-        if launch.loop and END in "".join([*host_ranks, self.remote]):
+        if launch.loop and shell.END in "".join([*host_ranks, self.remote]):
             what = f"a loop ({launch.loop}) starts {launch.name} for each host: run starts all hosts at once"
-            raise UsageError(what, hint=HINT_TO_RUN)
+            raise UsageError(what, hint=launch_script.HINT_TO_RUN)
         self._place_remote()
         self._set_hosts(self._set_counts(self._find_hosts()))
         self._take_input(launch.input)
@@ -116,7 +106,7 @@ class LaunchLineReader(LaunchOptions):
     def _set_start(self, script: str) -> None:
         """Sets what run needs to know of what it starts, which mpirun and srun take for a program of any kind. Raises
         `UsageError`."""
-        is_python = self.has_python or self.is_module or remove_marks(script).endswith(".py")
+        is_python = self.has_python or self.is_module or shell.remove_marks(script).endswith(".py")
         by_mpi = any(level.program.kind in {"mpi", "slurm"} for level in self.levels)
         is_program = by_mpi and (bool(self.shell) or is_program_name(script))
         is_file = by_mpi and re.fullmatch(r"[\w./+-]*/[\w.+-]+", script) is not None
@@ -133,14 +123,14 @@ class LaunchLineReader(LaunchOptions):
             del self.options["--launcher"]
 
     def _refuse_expansions(self, words: Sequence[str]) -> None:
-        expansions = list_expansions(words)
+        expansions = shell.list_expansions(words)
         where = next((self.elsewhere[each] for each in expansions if each in self.elsewhere), "a shell")
         refused = [each for each in expansions if self.alone or each in self.elsewhere]
         if refused:
             what = f"the launch line has {show(refused[0])}, which {where} would have replaced"
             raise UsageError(what, hint="write its value, or let your own shell replace it")
 
-    def _take_surroundings(self, launch: FoundLaunch, *, in_place: bool) -> None:
+    def _take_surroundings(self, launch: launch_script.FoundLaunch, *, in_place: bool) -> None:
         """Takes the words of a launch line, and what stands around it; ``in_place``: the commands beside it stay."""
         self.words, self.scheduler = list(launch.words), launch.scheduler or self.scheduler
         self.read_job(launch.job)
@@ -167,7 +157,7 @@ class LaunchLineReader(LaunchOptions):
     def _read_program(self, program: Program, length: int) -> None:
         if program.kind == "refused":
             what = f"the launch line starts {show(' '.join(self.words[:length]))}, which is not translated"
-            raise UsageError(what, hint=HINT_TO_RUN)
+            raise UsageError(what, hint=launch_script.HINT_TO_RUN)
         before, level = list(self.words), Level(program)
         del self.words[:length]
         if program.kind != "prefix":
@@ -184,7 +174,7 @@ class LaunchLineReader(LaunchOptions):
         if program.rest and self.words and "line" not in level.given:
             self.apply_meaning(level, program.rest, self.words.pop(0), program.name)
         elif program.kind == "prefix" and not program.silent:
-            self.leave("prefix", " ".join(map(remove_marks, before[: len(before) - len(self.words)])))
+            self.leave("prefix", " ".join(map(shell.remove_marks, before[: len(before) - len(self.words)])))
 
     def _read_segments(self, level: Level) -> None:
         """Reads a line of programs between ``:``, which must all be the same one. Raises `UsageError`."""
@@ -231,7 +221,7 @@ class LaunchLineReader(LaunchOptions):
 
     def _take_line(self, value: str, spelled: str, level: Level) -> None:
         """A command line in a word, as of ``sh -c``."""
-        launch = _choose_command(split_marked_commands(value), self.table, f"{level.program.name}'s command")
+        launch = _choose_command(shell.split_marked_commands(value), self.table, f"{level.program.name}'s command")
         if self.remote or any(each.program.kind in {"mpi", "slurm"} for each in self.levels):
             self._note_elsewhere(launch, [value], "a shell on each host")
         arguments = self.words
@@ -256,21 +246,25 @@ class LaunchLineReader(LaunchOptions):
 
     def _take_batch(self, file: str, spelled: str, level: Level) -> None:
         """A batch file: what it says of its job, and the line that it starts."""
-        arguments, text = self.words, self.read_file(remove_marks(file))
+        arguments, text = self.words, self.read_file(shell.remove_marks(file))
         self.words = []
-        self.read_job(find_job_words(text))
+        self.read_job(launch_script.find_job_words(text))
         given: dict[str, Value] = {str(number): word for number, word in enumerate(arguments, 1)}
         given |= {"@": tuple(arguments), "*": tuple(arguments), **list_job_variables(self.levels)}
-        found = [each for each in find_launches(text, self.table, given) if each.name not in {"sbatch", "salloc"}]
-        launch = choose_launch(
-            [each for each in found if starts_python(each.words)] or found, f"the batch file {show(file)}"
+        found = [
+            each
+            for each in launch_script.find_launches(text, self.table, given)
+            if each.name not in {"sbatch", "salloc"}
+        ]
+        launch = launch_script.choose_launch(
+            [each for each in found if launch_script.starts_python(each.words)] or found, f"the batch file {show(file)}"
         )
         self._note_elsewhere(launch, arguments, f"the shell of {show(file)}")
         self._take_surroundings(launch, in_place=False)
 
-    def _note_elsewhere(self, launch: FoundLaunch, own: Sequence[str], where: str) -> None:
+    def _note_elsewhere(self, launch: launch_script.FoundLaunch, own: Sequence[str], where: str) -> None:
         """Notes what another shell than that of the line (``own``) would replace in the words of a launch line."""
-        for expansion in {*list_expansions(launch.words)} - {*list_expansions(own)}:
+        for expansion in {*shell.list_expansions(launch.words)} - {*shell.list_expansions(own)}:
             self.elsewhere[expansion] = where
 
     def _set_counts(self, hosts: Hosts | None) -> bool:
@@ -278,7 +272,7 @@ class LaunchLineReader(LaunchOptions):
         counts = count_ranks(self.levels, hosts)
         if _INSTANCES & {*self.options}:
             counts = Counts(note="run starts these instances on each host")
-        elif self.levels and END in self.levels[-1].nodes and not counts.ranks:
+        elif self.levels and shell.END in self.levels[-1].nodes and not counts.ranks:
             self.notes.append(Note("nodes", f"{show(self.levels[-1].nodes)} hosts: run takes all that it is given"))
         if counts.note:
             self.notes.append(Note("counts", counts.note))
@@ -320,10 +314,10 @@ class LaunchLineReader(LaunchOptions):
             self.hosts = []
         elif self.hosts:
             self.options.pop("-f", None)
-            if any(END in name for name in slots):
+            if any(shell.END in name for name in slots):
                 return None
             return [(host.name, number) for name, number in slots.items() for host in parse_list(name)]
-        if not file or END in file:
+        if not file or shell.END in file:
             return None
         try:
             inventory = parse_inventory(self.read_file(file), file)

@@ -5,17 +5,8 @@ from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
 
+from ipexctl.decide.diagnosis import stack_traces
 from ipexctl.decide.diagnosis.collectives import describe_collectives, have_mismatch
-from ipexctl.decide.diagnosis.stack_traces import (
-    describe_missing,
-    describe_position,
-    describe_stall,
-    find_odd_ranks,
-    find_script_line,
-    format_comparison,
-    group_stacks,
-    show_stall,
-)
 from ipexctl.decide.diagnosis.worlds import describe_rendezvous, describe_worlds, find_hopeless_rendezvous
 from ipexctl.decide.run.lines import Demux, LineHolder, Piece
 from ipexctl.model import events as e
@@ -284,9 +275,9 @@ class JournalReader:
 
     def _compare_stacks(self) -> Events:
         """Yields where the ranks stood whose stacks have come: at a stall, on request, or as a sample of their pace."""
-        stacks, groups = self._stacks, group_stacks(self._stacks)
+        stacks, groups = self._stacks, stack_traces.group_stacks(self._stacks)
         early, self._early = self._early, None
-        shown = show_stall(groups, stacks) or have_mismatch(stacks) or self._requested
+        shown = stack_traces.show_stall(groups, stacks) or have_mismatch(stacks) or self._requested
         if early and (shown or self._find_missing(early.ranks)):
             yield from self._report_stall(early)
             yield from stacks
@@ -300,11 +291,11 @@ class JournalReader:
             yield e.PlacesSampled(places)
             return
         stalled = {stack.rank for stack in self._stacks}
-        lines = format_comparison(groups, len(stalled))
+        lines = stack_traces.format_comparison(groups, len(stalled))
         lines += describe_collectives(self._stacks)
         lines += describe_rendezvous(self._rendezvous, stalled - self._connected)
         if self._alarmed or not self._requested:
-            odd = self._find_missing(stalled) or find_odd_ranks(groups)
+            odd = self._find_missing(stalled) or stack_traces.find_odd_ranks(groups)
             yield e.StallCompared(odd, "\n".join(lines), places)
             outlook = "going on"
             if self._stall is not None and self._stall.ends:
@@ -336,8 +327,8 @@ class JournalReader:
         self._stacks = self._stacks if self._requested else []
         yield stall
         hosts = self._running.hosts
-        text = describe_missing(self._find_missing(stall.ranks), stall.ranks, hosts)
-        yield e.Message(text or describe_stall(stall, hosts), "warning", code="stalled")
+        text = stack_traces.describe_missing(self._find_missing(stall.ranks), stall.ranks, hosts)
+        yield e.Message(text or stack_traces.describe_stall(stall, hosts), "warning", code="stalled")
 
     def _find_missing(self, stalled: Collection[int]) -> tuple[int, ...]:
         """The ranks that have ended with 0 and were never in the rendezvous in which all others wait."""
@@ -376,7 +367,7 @@ def _make_rank_end(record: rank_records.RankEnded) -> e.RankEnded:
         cause="lost" if lost else "stopped" if record.by_us and record.status != 0 else "",
         error=f"killed by the kernel: {oom}" if oom else record.error,
         oom=oom,
-        where=describe_position(record.stacks),
-        line=find_script_line(record.traceback, record.stacks),
+        where=stack_traces.describe_position(record.stacks),
+        line=stack_traces.find_script_line(record.traceback, record.stacks),
         libraries=tuple(LoadedLibrary(*library) for library in record.libraries),
     )

@@ -4,14 +4,7 @@ from collections.abc import Sequence
 
 from rich.console import RenderableType
 
-from ipexctl.model.answers.play import (
-    CommandAnswer,
-    CommandOutput,
-    FailedCommand,
-    PlayAnswer,
-    PlayedStep,
-    PlayListAnswer,
-)
+from ipexctl.model.answers import play as answers
 from ipexctl.model.json_values import to_json
 from ipexctl.model.text import group_pairs
 from ipexctl.show import phrases
@@ -19,17 +12,17 @@ from ipexctl.show.tables import format_any_answer
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, Line, Part, outcome, text, whole
 
 
-def format_answer(value: PlayAnswer | PlayListAnswer | CommandAnswer) -> list[RenderableType]:
+def format_answer(value: answers.PlayAnswer | answers.PlayListAnswer | answers.CommandAnswer) -> list[RenderableType]:
     match value:
-        case PlayAnswer():
+        case answers.PlayAnswer():
             return format_play_steps(value.steps, dry=bool(value.dry))
-        case PlayListAnswer():
+        case answers.PlayListAnswer():
             return format_any_answer({"steps": to_json(value.list_)})
-        case CommandAnswer():
+        case answers.CommandAnswer():
             return format_command_outputs(value.hosts)
 
 
-def format_play_steps(rows: Sequence[PlayedStep], *, dry: bool = False) -> list[RenderableType]:
+def format_play_steps(rows: Sequence[answers.PlayedStep], *, dry: bool = False) -> list[RenderableType]:
     """How each step of a play ended; in a dry run nothing was done."""
     items: list[RenderableType] = []
     for row in rows:
@@ -40,9 +33,11 @@ def format_play_steps(rows: Sequence[PlayedStep], *, dry: bool = False) -> list[
     return items
 
 
-def format_command_outputs(rows: Sequence[CommandOutput | FailedCommand]) -> list[RenderableType]:
+def format_command_outputs(rows: Sequence[answers.CommandOutput | answers.FailedCommand]) -> list[RenderableType]:
     """What a command wrote on each host; hosts where it wrote the same share an entry."""
-    outputs = group_pairs(((row.status, row.out, row.err), row) for row in rows if isinstance(row, CommandOutput))
+    outputs = group_pairs(
+        ((row.status, row.out, row.err), row) for row in rows if isinstance(row, answers.CommandOutput)
+    )
     items: list[RenderableType] = []
     for (status, *output), group in outputs.items():
         names = phrases.format_hosts(row.host for row in group)

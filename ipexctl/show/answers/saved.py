@@ -5,15 +5,7 @@ from dataclasses import replace
 
 from rich.console import RenderableType
 
-from ipexctl.model.answers.saved import (
-    CompareAnswer,
-    ExportAnswer,
-    PruneAnswer,
-    ReportAnswer,
-    RunsAnswer,
-    SavedRun,
-    SupportAnswer,
-)
+from ipexctl.model.answers import saved as answers
 from ipexctl.model.text import format_size, format_time, group_pairs, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.compare_screen import format_comparison
@@ -25,27 +17,34 @@ _STYLES = {"failed": BAD, "lost": BAD, "ok": "", "running": STRONG}
 _DROP = ("size", "ranks", "verb", "took", "loss", "script", "started")  # columns: the first gives way first
 _SCRIPT = 16  # cells of the last column, at least
 
-Answer = RunsAnswer | PruneAnswer | ExportAnswer | SupportAnswer | ReportAnswer | CompareAnswer
+Answer = (
+    answers.RunsAnswer
+    | answers.PruneAnswer
+    | answers.ExportAnswer
+    | answers.SupportAnswer
+    | answers.ReportAnswer
+    | answers.CompareAnswer
+)
 
 
 def format_answer(value: Answer) -> list[RenderableType]:
     match value:
-        case RunsAnswer():
+        case answers.RunsAnswer():
             return format_saved_runs(value)
-        case PruneAnswer():
+        case answers.PruneAnswer():
             return format_pruned_runs(value)
-        case SupportAnswer():
+        case answers.SupportAnswer():
             return whole(value.plan or f"{value.path}: {format_size(value.bytes or 0)}")
-        case ExportAnswer():
+        case answers.ExportAnswer():
             many = pluralize(len(value.runs), "run")
             return [text(f"{pluralize(value.values, 'value')} of {many} in {value.path} ({value.format})")]
-        case CompareAnswer():
+        case answers.CompareAnswer():
             return format_comparison(value)
-        case ReportAnswer():
+        case answers.ReportAnswer():
             return [labelled("page", value.page), labelled("size", format_size(value.bytes))]
 
 
-def format_saved_runs(value: RunsAnswer) -> list[RenderableType]:
+def format_saved_runs(value: answers.RunsAnswer) -> list[RenderableType]:
     """A line per run, and below it why it did not end well; the newest is last, above the prompt."""
     if not value.runs:
         which = f"none of the {pluralize(value.total, 'saved run')} matches" if value.total else "no run is saved"
@@ -53,7 +52,7 @@ def format_saved_runs(value: RunsAnswer) -> list[RenderableType]:
     return [_make_table(value.runs[::-1])]
 
 
-def format_pruned_runs(value: PruneAnswer) -> list[RenderableType]:
+def format_pruned_runs(value: answers.PruneAnswer) -> list[RenderableType]:
     """What was or would be removed and how much space that is, and what stays although a rule names it."""
     items: list[RenderableType] = [_make_table(value.removed)] if value.removed else []
     for why, names in group_pairs((spared.why, spared.name) for spared in value.spared).items():
@@ -68,7 +67,7 @@ def format_pruned_runs(value: PruneAnswer) -> list[RenderableType]:
     return items
 
 
-def _make_table(runs: Sequence[SavedRun]) -> FittedTable:
+def _make_table(runs: Sequence[answers.SavedRun]) -> FittedTable:
     """A line per run, with the loss if any has one."""
     rows = [_format_row(run) for run in runs]
     if all(run.loss is None for run in runs):
@@ -76,7 +75,7 @@ def _make_table(runs: Sequence[SavedRun]) -> FittedTable:
     return FittedTable(rows, _DROP, "script", _SCRIPT)
 
 
-def _format_row(run: SavedRun) -> FittedRow:
+def _format_row(run: answers.SavedRun) -> FittedRow:
     ranks = pluralize(run.hosts, "host") if run.hosts else ""
     if run.ranks and ranks:
         ranks = f"{run.ranks} on {ranks}"

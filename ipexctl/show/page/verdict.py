@@ -8,16 +8,8 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.page import RunPage
 from ipexctl.model.reports import RankOutcome, RunOutcome
 from ipexctl.model.text import pluralize
+from ipexctl.show import run_screen
 from ipexctl.show.phrases import format_duration, format_hosts
-from ipexctl.show.run_screen import (
-    LAST_WORDS,
-    count_ranks,
-    describe_rank_end,
-    get_last_output,
-    locate_ranks,
-    name_end,
-    name_flaws,
-)
 
 
 class RunVerdict(Record):
@@ -38,7 +30,7 @@ def make_verdict(page: RunPage) -> RunVerdict:
     run = page.report.run
     if run is None:
         return RunVerdict("warn", "nothing is known of the end of this run")
-    many = count_ranks(run)
+    many = run_screen.count_ranks(run)
     after = format_duration(page.seconds)
     details = _list_details(page, run)
     notes = (run.lost_loss, run.separate)
@@ -50,22 +42,22 @@ def make_verdict(page: RunPage) -> RunVerdict:
     if run.first is not None:
         rank = next(rank for rank in run.ranks if rank.rank == run.first)
         followers = f" (first of {len(run.followers) + 1} that failed)" if run.followers else ""
-        headline = f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)} after {after}{followers}"
+        headline = f"rank {rank.rank} on {rank.host} {run_screen.describe_rank_end(rank)} after {after}{followers}"
         return RunVerdict("bad", headline, (*_list_last_words(rank), *stall), details)
     if run.good:
         # All is done, and not by all of them, or not well.
         lost = run.unchecked or run.lost_loss or any(host.lost for host in page.hosts)
-        headline = f"{many} ended well after {after}{name_flaws(run)}"
+        headline = f"{many} ended well after {after}{run_screen.name_flaws(run)}"
         return RunVerdict("warn" if lost or run.separate else "good", headline, stall, details)
     if run.reason == "stopped" and run.detail in STUDY_ENDS:
         return RunVerdict("good", f"{many}, {run.detail} and then ended, after {after}", stall, details)
-    headline = f"{name_end(run)} after {after}" + (f": {run.detail}" if run.detail else "")
+    headline = f"{run_screen.name_end(run)} after {after}" + (f": {run.detail}" if run.detail else "")
     return RunVerdict("warn" if run.reason == "stopped" else "bad", headline, stall, details)
 
 
 def _list_last_words(rank: RankOutcome) -> tuple[str, ...]:
-    output = get_last_output(rank)
-    lines = output.split("\n")[-LAST_WORDS:] if output else []
+    output = run_screen.get_last_output(rank)
+    lines = output.split("\n")[-run_screen.LAST_WORDS :] if output else []
     if not rank.traceback and rank.error not in output:
         lines.append(rank.error)
     return (*lines, *([f"kernel: {rank.kernel}"] if rank.kernel else []))
@@ -82,9 +74,9 @@ def _list_details(page: RunPage, run: RunOutcome) -> tuple[tuple[str, str], ...]
         hint = advise("logs", run.run, "--rank", str(run.first))
         details.append(("what to do", complete_hint(hint, page.report.selection_flags)))
     if run.followers:
-        details.append(("failed after it", locate_ranks(run.followers, run)))
+        details.append(("failed after it", run_screen.locate_ranks(run.followers, run)))
     if run.stopped:
-        details.append(("ended by ipexctl", locate_ranks(run.stopped, run)))
+        details.append(("ended by ipexctl", run_screen.locate_ranks(run.stopped, run)))
     details += [("lost", f"{host.host}: {host.lost}") for host in page.hosts if host.lost][:4]
     if page.attempts > 1:
         details.append(("started", f"{page.attempts} times"))

@@ -20,14 +20,7 @@ from ipexctl.act.packages.sources import Limits, is_unencrypted, redact_url
 from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.decide.parsing.input_errors import suggest_nearest
 from ipexctl.decide.planning import extend
-from ipexctl.decide.planning.install import (
-    Plan,
-    choose_venv,
-    describe_changes,
-    list_download_origins,
-    plan_install,
-    read_state,
-)
+from ipexctl.decide.planning import install as planning
 from ipexctl.decide.releases.mpi_choice import DEFAULT, require_one_mpi, use_host_mpi, use_wheel_mpi
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.decide.releases.table import ReleaseTable, get_minor_version
@@ -155,7 +148,7 @@ def _choose_wheels(
         base, request = extend.follow_model(model, task, request)
         task, facts = extend.keep_requirements(model, task, model=True), extend.use_env_python(model, facts)
     else:
-        venv = choose_venv(task.venv, inventory, facts)
+        venv = planning.choose_venv(task.venv, inventory, facts)
     if not (locked or model) and (found := extend.find_environment(task, request, venv, facts)):
         base, request = found
         task, facts = extend.keep_requirements(base, task, listed), extend.use_env_python(base, facts)
@@ -181,7 +174,7 @@ def _choose_wheels(
     require_one_mpi(chosen.packages)
     if model and chosen.id != model.id and task.like not in inventory.names:
         what = f"the environment of {task.like} cannot be made again: hosts left out would keep another one"
-        changes = describe_changes(model, chosen) or "wheels of the same versions have other contents"
+        changes = planning.describe_changes(model, chosen) or "wheels of the same versions have other contents"
         raise UsageError(what, reasons=[changes], hint="for all hosts: without --limit", exit=Exit.STEP)
     return InstallJob(inventory, context, failed, venv, chosen.id, task, wanted.sources, stack, chosen, facts)
 
@@ -292,7 +285,7 @@ def _plan_steps(job: InstallJob) -> Workflow[PlannedInstall]:
     names = [host.name for host in job.inventory if host.name in job.facts and host.name not in job.failed]
     addresses = choose_addresses(job)
     job.task = replace(job.task, wheels_from=(yield from choose_downloader(job)))
-    states = {name: state for name in names if (state := read_state(job.facts[name], job.venv, job.lock))}
+    states = {name: state for name in names if (state := planning.read_state(job.facts[name], job.venv, job.lock))}
     tool = Tool("", "", 0, "")
     if others := [name for name in names if name not in states]:
         tool = find_uv_for_hosts(find_uv(), job.context.cache, job.sources, job.stack.arch)
@@ -300,7 +293,7 @@ def _plan_steps(job: InstallJob) -> Workflow[PlannedInstall]:
         states = {name: states[name] for name in names if name in states}
     envs = [fact.installed.marker for fact in job.facts.values() if fact.installed and fact.installed.marker]
     markers = {marker.id: marker for marker in envs}
-    steps, unfit = plan_install(job.stack, job.lock, job.venv, states, job.task.wheels_from, markers)
+    steps, unfit = planning.plan_install(job.stack, job.lock, job.venv, states, job.task.wheels_from, markers)
     for failure in unfit:
         job.failed[failure.host] = failure
         yield events.HostFailed(failure)
@@ -402,7 +395,7 @@ def _add_shared_fs_hosts(groups: Sequence[Sequence[str]], names: Collection[str]
 def _inspect_hosts(job: InstallJob, names: Sequence[str], tool: Tool) -> Workflow[dict[str, Inspection]]:
     paths = [(wheel, locate_wheel(job.context.cache, wheel)) for wheel in job.lock.wheels if wheel.size]
     files = [{"path": str(path), "size": wheel.size} for wheel, path in paths if path.is_file()]
-    origins = list_download_origins(job.lock) if job.task.wheels_from == "auto" else []
+    origins = planning.list_download_origins(job.lock) if job.task.wheels_from == "auto" else []
 
     def inspect(link: Link, _: Emit) -> Inspection:
         name = link.host.name
@@ -412,7 +405,9 @@ def _inspect_hosts(job: InstallJob, names: Sequence[str], tool: Tool) -> Workflo
     return (yield from job.run(names, "look at the environment", inspect))
 
 
-def _report_result(job: InstallJob, steps: Plan, outcome: InstallOutcome, *, dry: bool) -> Workflow[InstallAnswer]:
+def _report_result(
+    job: InstallJob, steps: planning.Plan, outcome: InstallOutcome, *, dry: bool
+) -> Workflow[InstallAnswer]:
     if any(failure.code in {"hash", "index", "wheel"} for failure in job.failed.values()):
         forget_lock(job.context.cache, job.lock)
     changed, unknown, verified = outcome

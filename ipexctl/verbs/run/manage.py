@@ -9,56 +9,37 @@ from ipexctl.act import run_control
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
 from ipexctl.decide.run.figures import read_figures
+from ipexctl.model import events as e
 from ipexctl.model.answers.manage import ListedRun, PsAnswer, ReapAnswer, StopAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, complete_hint, split_results
-from ipexctl.model.events import (
-    Answer,
-    CleanupChecked,
-    Ended,
-    HostFailed,
-    Message,
-    Output,
-    RankStack,
-    RunStarted,
-    StepEnded,
-    StepStarted,
-    Workflow,
-    finish_verb,
-)
 from ipexctl.model.hosts import Inventory, Link, LinkError
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.text import fold_names, format_cpus, format_time, pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import list_flags, make_started
+from ipexctl.verbs.run import run_discovery
 from ipexctl.verbs.run.profile import fetch_profile, merge_profile
 from ipexctl.verbs.run.replay import read_preparation
-from ipexctl.verbs.run.run_discovery import (
-    LEADERLESS,
-    DiscoveredRun,
-    RunSurvey,
-    choose_run,
-    find_runs,
-    make_watcher,
-    no_run_error,
-)
 from ipexctl.verbs.run.saved_logs import compare_stacks, make_no_rank_error
 from ipexctl.verbs.run.watch import RunWatcher
 
 
-def ps(inventory: Inventory, context: Context) -> Workflow[None]:
+def ps(inventory: Inventory, context: Context) -> e.Workflow[None]:
     """Lists the runs kept on these hosts: those that go on, and those that ended and were not fetched yet."""
     title = f"runs on {pluralize(len(inventory), 'host')}"
     yield make_started("ps", title, inventory)
-    survey = yield from find_runs(inventory, context)
+    survey = yield from run_discovery.find_runs(inventory, context)
     if survey.removable:
         text = advise("stop", "--orphans", text="some hosts keep directories of runs that are over:")
-        yield Message(text, "warning", code="orphans")
-    yield Answer(PsAnswer(tuple(map(_describe_run, survey.runs)), survey.orphans, inventory.names, survey.unreachable))
-    yield Ended("ps", Exit.OK)
+        yield e.Message(text, "warning", code="orphans")
+    yield e.Answer(
+        PsAnswer(tuple(map(_describe_run, survey.runs)), survey.orphans, inventory.names, survey.unreachable)
+    )
+    yield e.Ended("ps", Exit.OK)
 
 
-def _describe_run(run: DiscoveredRun) -> ListedRun:
+def _describe_run(run: run_discovery.DiscoveredRun) -> ListedRun:
     row, figures = run.row, _read_last_figures(run.row.output)
     return ListedRun(
         **select_attributes(row, "run", "state", "title", "owner", "watchers", "restart", "restarts"),
@@ -82,7 +63,7 @@ def _read_last_figures(output: str) -> dict[str, float]:
     return figures
 
 
-def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workflow[None]:
+def attach(prefix: str | None, inventory: Inventory, context: Context) -> e.Workflow[None]:
     """Watches a run from its first byte on, to its proved end or until it is detached from."""
     _, watcher = yield from find_watcher("attach", prefix, inventory, context)
     if watcher is not None:
@@ -97,10 +78,10 @@ def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workfl
         yield from watcher.report_end("attach", detached)
 
 
-def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bool = False) -> Workflow[None]:
+def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bool = False) -> e.Workflow[None]:
     """Ends a run everywhere and proves it. The ranks' output stays on the head for ``attach`` and ``logs``."""
     discovered, watcher = yield from find_watcher("stop", prefix, inventory, context)
-    if discovered.row.state == LEADERLESS:
+    if discovered.row.state == run_discovery.LEADERLESS:
         yield from _stop_leaderless(discovered, inventory, context)
     if watcher is None:
         return
@@ -108,26 +89,26 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
     run, order = watcher.running.run, KillRun("ipexctl stop") if kill else StopRun("ipexctl stop")
     if not discovered.is_over:
         if watcher.send_order(order):
-            yield Message(f"stop request sent to run {run}")
+            yield e.Message(f"stop request sent to run {run}")
         else:  # sent again while the run is followed
             watcher.pending_order = order
-    unwatched: Message | None = None
+    unwatched: e.Message | None = None
     for event in watcher.follow():
-        if isinstance(event, HostFailed) and event.failure.kind is Kind.LOST:  # the proof says what that means now
-            lost = Message(event.failure.what, "warning", event.failure.host, event.failure.code)
+        if isinstance(event, e.HostFailed) and event.failure.kind is Kind.LOST:  # the proof says what that means now
+            lost = e.Message(event.failure.what, "warning", event.failure.host, event.failure.code)
             if event.failure.code == "watch":
                 unwatched = lost
             else:
                 yield lost
-        elif isinstance(event, Message | HostFailed):
+        elif isinstance(event, e.Message | e.HostFailed):
             yield event
     ended = watcher.run_ended
     if discovered.is_over:
         at = f" at {format_time(ended.at, '%Y-%m-%d %H:%M:%S')}" if ended and ended.at else ""
-        yield Message(f"run {run} had ended already{at}", code="ended-before")
-    proof: CleanupChecked | None = None
+        yield e.Message(f"run {run} had ended already{at}", code="ended-before")
+    proof: e.CleanupChecked | None = None
     for event in watcher.prove_ended(keep=True):
-        if isinstance(event, CleanupChecked):
+        if isinstance(event, e.CleanupChecked):
             proof = event
             if unwatched and (proof.orphans or proof.unchecked):  # else nothing of it is running any more
                 yield unwatched
@@ -135,47 +116,51 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
     if proof is not None:
         output = complete_hint(advise("attach", run), list_flags(inventory, None)) if ended else None
         reason = ended.reason if ended else ""
-        yield Answer(StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, reason, output))
-    yield Ended("stop", watcher.exit)
+        yield e.Answer(StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, reason, output))
+    yield e.Ended("stop", watcher.exit)
 
 
-def _stop_leaderless(discovered: DiscoveredRun, inventory: Inventory, context: Context) -> Workflow[None]:
+def _stop_leaderless(
+    discovered: run_discovery.DiscoveredRun, inventory: Inventory, context: Context
+) -> e.Workflow[None]:
     """Ends the parts of a run between two leaders: no host takes the place of the last one then."""
     run = discovered.row.run
     what = f"no host that leads run {run} can be reached: its parts are ended, so that no other takes its place"
-    yield Message(what, code="leaderless")
+    yield e.Message(what, code="leaderless")
     _, left, unknown = yield from _clean_up(run, discovered.away, inventory, context)
-    proof = CleanupChecked(run, inventory.names, left, tuple(unknown))
+    proof = e.CleanupChecked(run, inventory.names, left, tuple(unknown))
     yield proof
-    yield from finish_verb("stop", StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, "stopped"))
+    yield from e.finish_verb("stop", StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, "stopped"))
 
 
 def logs(
     prefix: str | None, inventory: Inventory, context: Context, ranks: Collection[int] = (), *, follow: bool = False
-) -> Workflow[None]:
+) -> e.Workflow[None]:
     """Prints what ranks wrote so far, from the head's files; ``follow`` goes on to the end. Changes nothing. Raises
     `UsageError` where the run has no such rank."""
     finding = find_watcher("logs", prefix, inventory, context, newest=True)
-    discovered, watcher = yield from run_nested(finding, lambda event: not isinstance(event, StepStarted | StepEnded))
+    discovered, watcher = yield from run_nested(
+        finding, lambda event: not isinstance(event, e.StepStarted | e.StepEnded)
+    )
     if watcher is None:
         return
     run = discovered.row.run
     _check_ranks(discovered, ranks)
     for event in watcher.read_files(follow=follow, samples=False):
-        if isinstance(event, RunStarted | Message | HostFailed) or (
-            isinstance(event, Output) and (not ranks or event.rank in ranks)
+        if isinstance(event, e.RunStarted | e.Message | e.HostFailed) or (
+            isinstance(event, e.Output) and (not ranks or event.rank in ranks)
         ):
             yield event
     if not follow and not discovered.is_over:
         chosen, text = format_cpus(ranks), f"run {run} goes on; to follow it:"
         follow_it = advise("logs", run, "--follow", *(["--rank", chosen] if ranks else []), text=text)
-        yield Message(follow_it, code="goes-on")
-    yield Ended("logs", watcher.exit)
+        yield e.Message(follow_it, code="goes-on")
+    yield e.Ended("logs", watcher.exit)
 
 
 def print_stacks(
     prefix: str | None, inventory: Inventory, context: Context, ranks: Collection[int] = ()
-) -> Workflow[None]:
+) -> e.Workflow[None]:
     """Prints where the ranks of a run stand at this moment, those at the same place together. The run goes on. Raises
     `UsageError` where the run is over, or has no such rank."""
     discovered, watcher = yield from find_watcher("logs", prefix, inventory, context)
@@ -198,31 +183,31 @@ def print_stacks(
     if not isinstance(answer, Failure):
         records, missing = answer
         stacks = tuple(
-            RankStack(**select_attributes(record, "rank", "host", "pid", "state", "wchan", "text"))
+            e.RankStack(**select_attributes(record, "rank", "host", "pid", "state", "wchan", "text"))
             for record in records
             if not ranks or record.rank in ranks
         )
         for host in missing:
-            yield Message("did not report the stacks of its ranks in time", "warning", host, "stacks-missing")
-        yield Answer(compare_stacks(run, stacks, missing))
-    yield Ended("logs", Exit.OK)
+            yield e.Message("did not report the stacks of its ranks in time", "warning", host, "stacks-missing")
+        yield e.Answer(compare_stacks(run, stacks, missing))
+    yield e.Ended("logs", Exit.OK)
 
 
-def _check_ranks(discovered: DiscoveredRun, ranks: Collection[int]) -> None:
+def _check_ranks(discovered: run_discovery.DiscoveredRun, ranks: Collection[int]) -> None:
     run, size = discovered.row.run, discovered.row.size
     if unknown := sorted(rank for rank in ranks if rank >= size):
         raise make_no_rank_error(run, unknown, size)
 
 
-def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow[None]:
+def reap(prefix: str | None, inventory: Inventory, context: Context) -> e.Workflow[None]:
     """Ends what is left of runs without a keeper (gone, or ended), and removes their directories; the output of a run
     that ended in order stays on its head, where perhaps nobody has read it. With a run's name, all of it, whatever its
     state. Reports what could not be ended."""
     yield make_started("reap", prefix or "", inventory)
-    survey = yield from find_runs(inventory, context)
+    survey = yield from run_discovery.find_runs(inventory, context)
     to_remove = choose_directories(survey, prefix)
     if not to_remove:
-        yield Message("no orphans to end")
+        yield e.Message("no orphans to end")
     left: dict[str, tuple[int, ...]] = {}
     unknown: list[str] = list(survey.unreachable)
     for run, directories in to_remove.items():
@@ -231,31 +216,31 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
         for host, pids in of_run.items():
             left[host] = (*left.get(host, ()), *pids)
         if not (was_running or silent or directories) and prefix:
-            raise no_run_error(run, survey)
+            raise run_discovery.no_run_error(run, survey)
     if not prefix:
         fetchable = sorted({run.row.run for run in survey.runs if _has_output_to_fetch(run)} & {*to_remove})
     else:
         fetchable = []
     if fetchable:
         what = f"the output of {pluralize(len(fetchable), 'ended run')} stays for attach and logs; this removes it:"
-        yield Message(advise("stop", "--orphans", fetchable[0], text=what), code="fetchable")
-    proof = CleanupChecked(",".join(to_remove) or "none", inventory.names, left, tuple(dict.fromkeys(unknown)))
+        yield e.Message(advise("stop", "--orphans", fetchable[0], text=what), code="fetchable")
+    proof = e.CleanupChecked(",".join(to_remove) or "none", inventory.names, left, tuple(dict.fromkeys(unknown)))
     yield proof
     removed = tuple(sorted(run for run, directories in to_remove.items() if directories or prefix))
-    yield from finish_verb("reap", ReapAnswer(proof.clean, proof.orphans, proof.unchecked, removed))
+    yield from e.finish_verb("reap", ReapAnswer(proof.clean, proof.orphans, proof.unchecked, removed))
 
 
-def _has_output_to_fetch(run: DiscoveredRun) -> bool:
+def _has_output_to_fetch(run: run_discovery.DiscoveredRun) -> bool:
     """Returns whether its output may not have been read: whoever watches a run to its end takes its directory away."""
     return run.row.state == "ended"
 
 
-def choose_directories(survey: RunSurvey, prefix: str | None) -> dict[str, dict[str, str]]:
+def choose_directories(survey: run_discovery.RunSurvey, prefix: str | None) -> dict[str, dict[str, str]]:
     """Run → host → the directory to remove on it. Without a ``prefix`` the head of a run that ended keeps its own."""
     chosen: dict[str, dict[str, str]] = {}
     runs = [run for run in survey.runs if run.is_over and not prefix]
     if prefix and any(run.row.run.startswith(prefix) for run in survey.runs):
-        runs = [choose_run(survey, prefix)]
+        runs = [run_discovery.choose_run(survey, prefix)]
     for run in runs:
         directories = chosen.setdefault(run.row.run, {})
         if prefix or not _has_output_to_fetch(run):
@@ -271,7 +256,7 @@ def choose_directories(survey: RunSurvey, prefix: str | None) -> dict[str, dict[
 
 def _clean_up(
     run: str, directories: Mapping[str, str], inventory: Inventory, context: Context
-) -> Workflow[tuple[bool, dict[str, tuple[int, ...]], list[str]]]:
+) -> e.Workflow[tuple[bool, dict[str, tuple[int, ...]], list[str]]]:
     """Ends what is left of a run on all hosts. Whether anything was, what could not be ended, and the hosts that did
     not answer."""
     results = yield from run_on_hosts(context, inventory, "reap", partial(_clean_up_host, run, directories))
@@ -293,21 +278,23 @@ def _clean_up_host(run: str, directories: Mapping[str, str], link: Link, _: Emit
 
 def find_watcher(
     verb: str, prefix: str | None, inventory: Inventory, context: Context, *, newest: bool = False
-) -> Workflow[tuple[DiscoveredRun, RunWatcher | None]]:
+) -> e.Workflow[tuple[run_discovery.DiscoveredRun, RunWatcher | None]]:
     """Begins a command; the run that ``prefix`` names, and a watcher of it. Where its head cannot be reached, that is
     reported, the command ends and there is none."""
     yield make_started(verb, "" if verb == "logs" or prefix in (None, "last") else prefix, inventory)
-    discovered = choose_run((yield from find_runs(inventory, context)), prefix, newest=newest)
+    discovered = run_discovery.choose_run(
+        (yield from run_discovery.find_runs(inventory, context)), prefix, newest=newest
+    )
     context.masker.add_kept(context.state / "runs" / discovered.row.run.partition(".")[0])  # where it was started here
-    if discovered.row.state == LEADERLESS:
+    if discovered.row.state == run_discovery.LEADERLESS:
         if verb == "stop":
             return discovered, None
         what = f"no host that leads run {discovered.row.run} can be reached"
         reasons = [f"it has parts on {fold_names(tuple(discovered.away))}, of which one may lead it later"]
         raise UsageError(what, reasons=reasons, hint=advise("ps"), exit=Exit.UNREACHABLE, code="leaderless")
     try:
-        return discovered, make_watcher(discovered, inventory, context)
+        return discovered, run_discovery.make_watcher(discovered, inventory, context)
     except LinkError as error:
-        yield HostFailed(Failure(discovered.head, Kind.UNREACHABLE, error.failure.what))
-        yield Ended(verb, Exit.OK)
+        yield e.HostFailed(Failure(discovered.head, Kind.UNREACHABLE, error.failure.what))
+        yield e.Ended(verb, Exit.OK)
         return discovered, None

@@ -17,6 +17,7 @@ from ipexctl.act.context import Context, run_on_hosts
 from ipexctl.act.inputs import read_script
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.data import read_data
+from ipexctl.decide import script_imports
 from ipexctl.decide.checks.network import InterfaceChoice, select_interfaces
 from ipexctl.decide.launch import accelerate, mpi_launchers
 from ipexctl.decide.launch.build import build_launch, identify_machines
@@ -30,14 +31,6 @@ from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.decide.releases.resolve import require_one_architecture
 from ipexctl.decide.releases.runtime import Runtime, build_runtime
-from ipexctl.decide.script_imports import (
-    FIND_MISSING,
-    describe_emptiness,
-    describe_local_modules,
-    describe_missing_modules,
-    find_doubtful_imports,
-    parse_import_table,
-)
 from ipexctl.model.errors import Failure, Kind, Note, UsageError, advise, split_results
 from ipexctl.model.events import HostFailed, Message, Workflow
 from ipexctl.model.facts import Facts
@@ -108,7 +101,7 @@ def prepare_launch(
     notes = find_start_notes(task, request.environ, facts, dry=request.dry)
     script = _find_script(request)
     text = read_script(script)[0] if script else ""
-    notes = (*describe_emptiness(text, str(script)), *notes)
+    notes = (*script_imports.describe_emptiness(text, str(script)), *notes)
     if task.keep and (task.resume == "auto" or task.restarts) and not request.resume:
         notes = (*describe_unread_checkpoint(str(script), task.args, text), *notes)
     if not any(map(accelerate.has_accelerator, facts.values())):
@@ -240,14 +233,17 @@ def _check_imports(
     project, start = request.project, request.starts[0]
     paths = project.list_import_paths()
     text, own = read_script(script, *(project.root / path for path in paths))
-    installed, table = facts[head.name].installed, parse_import_table(parse_toml(read_data("imports.toml")))
-    lines = find_doubtful_imports(text, own, installed.packages, table) if installed else {}
+    installed, table = (
+        facts[head.name].installed,
+        script_imports.parse_import_table(parse_toml(read_data("imports.toml"))),
+    )
+    lines = script_imports.find_doubtful_imports(text, own, installed.packages, table) if installed else {}
     if not lines or installed is None or installed.marker is None:
         return ()
     place = places[head.name]
     directory = posixpath.join(_join_workdir(request, place), posixpath.dirname(_get_remote_name(request, start)))
     searched = ":".join([directory, *(join_part(place, path) for path in paths)])
-    words = (build_runtime(installed.marker).python, "-c", FIND_MISSING, searched, *lines)
+    words = (build_runtime(installed.marker).python, "-c", script_imports.FIND_MISSING, searched, *lines)
     try:
         missing = context.links.open(head).run(Command(words, timeout=_INTERPRETER_TIMEOUT)).text.split()
     except LinkError:  # the start says more of it
@@ -255,9 +251,11 @@ def _check_imports(
     local = {name for name in missing if Path(name).is_dir() or Path(f"{name}.py").is_file()}
     name = request.task.script
     if local and script.resolve().is_relative_to(Path.cwd()):
-        return describe_local_modules({name: lines[name] for name in local}, name)
+        return script_imports.describe_local_modules({name: lines[name] for name in local}, name)
     lines = {name: line for name, line in lines.items() if name in missing and name not in local}
-    return describe_missing_modules(lines, name, table, head.name, accelerate.has_ipex(installed.packages))
+    return script_imports.describe_missing_modules(
+        lines, name, table, head.name, accelerate.has_ipex(installed.packages)
+    )
 
 
 def _make_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:

@@ -15,16 +15,8 @@ from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError
 from ipexctl.decide.planning import fetch as planning
 from ipexctl.decide.planning.fetch import RemoteFile
 from ipexctl.decide.planning.ignore import compile_ignore
+from ipexctl.decide.profile import merge
 from ipexctl.decide.profile.kernels import KernelReport, parse_kernels
-from ipexctl.decide.profile.merge import (
-    ClockOffset,
-    HostClocks,
-    RankSummary,
-    build_profile,
-    format_trace,
-    merge_ranks,
-    summarise_rank,
-)
 from ipexctl.decide.profile.steps import RecordedSteps, parse_profile_steps, parse_recorded_steps
 from ipexctl.decide.profile.traces import RankTrace, TraceError, parse_trace
 from ipexctl.model.answers.run import ProfileAnswer
@@ -165,7 +157,7 @@ def merge_profile(watcher: RunWatcher, saved: Path) -> Workflow[Profile | None]:
     """Merges what `fetch_profile` brought and saves it; None where nothing could be saved."""
     folder = saved / FOLDER
     first, last = parse_profile_steps(watcher.profile)
-    summaries: list[RankSummary] = []
+    summaries: list[merge.RankSummary] = []
     missing: list[UnprofiledRank] = []
     every = [RankFiles(folder, rank, host) for rank, host in enumerate(watcher.running.hosts)]
     if sum(files.measure_trace() for files in every) > _MANY_BYTES:
@@ -176,21 +168,21 @@ def merge_profile(watcher: RunWatcher, saved: Path) -> Workflow[Profile | None]:
             if not steps.traced:
                 raise TraceError(steps.why or "it wrote no trace")
             with pause_garbage_collection():
-                summaries.append(summarise_rank(files.read_trace(), steps, files.read_kernels()))
+                summaries.append(merge.summarise_rank(files.read_trace(), steps, files.read_kernels()))
         except TraceError as error:
             missing.append(UnprofiledRank(files.rank, files.host, str(error)))
     if not summaries:
         profile = Profile(watcher.running.run, first, last, "same", (), tuple(missing))
     else:
         clocks = _read_clocks(folder, watcher.running.head)
-        merging = merge_ranks(summaries, clocks)
+        merging = merge.merge_ranks(summaries, clocks)
         _log.debug("clocks that the run measured: %s; of the profile: %s %s", clocks, merging.clock, merging.offsets)
-        profile = build_profile(watcher.running.run, merging, missing, first, last)
+        profile = merge.build_profile(watcher.running.run, merging, missing, first, last)
         merged = {summary.rank for summary in summaries}
         try:
             with pause_garbage_collection():
                 save_trace(
-                    saved, format_trace(merging, (files.read_trace() for files in every if files.rank in merged))
+                    saved, merge.format_trace(merging, (files.read_trace() for files in every if files.rank in merged))
                 )
             watcher.trace = str(get_trace_path(saved))
         except OSError as error:
@@ -207,11 +199,11 @@ def merge_profile(watcher: RunWatcher, saved: Path) -> Workflow[Profile | None]:
     return profile
 
 
-def _read_clocks(folder: Path, head: str) -> Mapping[str, ClockOffset]:
+def _read_clocks(folder: Path, head: str) -> Mapping[str, merge.ClockOffset]:
     """Returns what the run's keeper measured of the hosts' clocks; empty where that cannot be read."""
     try:
         data = (folder / _HOSTS / head / hooks.PROFILE / paths.CLOCKS).read_bytes()
-        return parse_json(HostClocks, data).hosts
+        return parse_json(merge.HostClocks, data).hosts
     except (OSError, ValueError, RecursionError):
         return {}
 

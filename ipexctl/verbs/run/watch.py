@@ -11,19 +11,9 @@ from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.run_control import BACK, GAVE_UP, LOST, OutputFrame, RunFollower
 from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
 from ipexctl.decide.run.journal_events import JournalReader
+from ipexctl.model import events as e
 from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError, advise
-from ipexctl.model.events import (
-    Answer,
-    CleanupChecked,
-    Ended,
-    HostFailed,
-    Message,
-    Output,
-    RunEnded,
-    RunStarted,
-    Workflow,
-)
 from ipexctl.model.hosts import Link, LinkError
 from ipexctl.model.launch import Running
 from ipexctl.model.profile import Profile
@@ -84,7 +74,7 @@ class RunWatcher:
     ready: bool = False
     votes: bool = False  # for one host, whose half of a split run goes on
     elected: str = ""  # that host: no other one gets a vote, for nobody knows what has become of the first one
-    run_ended: RunEnded | None = None
+    run_ended: e.RunEnded | None = None
     interrupted: Interrupted | None = None
     lost_hosts: set[str] = field(default_factory=set)  # as the keeper reports them
     disconnected: bool = False  # no connection to the head
@@ -129,7 +119,7 @@ class RunWatcher:
         if follower is not None:
             follower.close()
 
-    def follow(self) -> Workflow[bool]:
+    def follow(self) -> e.Workflow[bool]:
         """Follows the run to its end, from host to host where others take the head's place; True when it goes on
         without us (detached, terminal closed, connection lost)."""
         with wrap_internal_errors(self.running.run), self.context.interrupts.defer_signals():
@@ -154,7 +144,7 @@ class RunWatcher:
                 return False
             run = self.running.run
             what = f"connection lost: {gave_up}; run {run} may still be running"
-            yield HostFailed(Failure(self.head.host.name, Kind.LOST, what, advise("attach", run), "watch"))
+            yield e.HostFailed(Failure(self.head.host.name, Kind.LOST, what, advise("attach", run), "watch"))
             return True
 
     @property
@@ -164,13 +154,13 @@ class RunWatcher:
         later = order[order.index(self.running.head) + 1 :] if self.running.head in order else ()
         return tuple(host for host in later if host in self.run_dirs)
 
-    def _follow_successor(self, patience: float) -> Workflow[bool]:
+    def _follow_successor(self, patience: float) -> e.Workflow[bool]:
         """Goes on with the host that leads the run in the head's place; False where there is none for so long."""
         until = time.monotonic() + patience
         while True:
             host = next((host for host in self.successors if self._leads(host)), None)
             if host is not None:
-                yield Message(f"leads the run in place of {self.running.head}", host=host, code="leads")
+                yield e.Message(f"leads the run in place of {self.running.head}", host=host, code="leads")
                 self.running, self.run_ended = replace(self.running, head=host), None
                 self.disconnected, self.retry_at = False, 0.0
                 return True
@@ -181,14 +171,16 @@ class RunWatcher:
                 return False
             time.sleep(1.0)
 
-    def _vote(self, run_dir: RemoteRunDir) -> Workflow[None]:
+    def _vote(self, run_dir: RemoteRunDir) -> e.Workflow[None]:
         """Lets a host go on with half of the hosts, where it has a keeper."""
         host = run_dir.host.name
         may = self.votes and self.elected in ("", host) and self.pending_order is None
         if not may or not self._order(run_dir, Inspect()):
             return
         if not self.elected:
-            yield Message("gets the vote of this command: it may go on with half of the hosts", host=host, code="vote")
+            yield e.Message(
+                "gets the vote of this command: it may go on with half of the hosts", host=host, code="vote"
+            )
         self.elected = host
         self._order(run_dir, Vote())
 
@@ -207,7 +199,7 @@ class RunWatcher:
         hung_up = self.interrupted is not None and self.interrupted.number == signal.SIGHUP
         return hung_up or self.refusals > 1 or self.context.interrupts.detach.is_set()
 
-    def _follow_head(self) -> Workflow[bool]:
+    def _follow_head(self) -> e.Workflow[bool]:
         """The same on one host, up to where another one takes its place. Raises `_HeadLostError` where it no longer
         answers."""
         asked = time.monotonic()
@@ -247,7 +239,7 @@ class RunWatcher:
                 frame = follower.read_frame(0.2)
                 yield frame
 
-    def _handle_signal(self) -> Workflow[None]:
+    def _handle_signal(self) -> e.Workflow[None]:
         """The first Ctrl-C asks the keeper to stop the run, the second to kill it."""
         order = "stop" if self.interrupted is None else "kill"
         signals = self.context.interrupts
@@ -258,30 +250,30 @@ class RunWatcher:
             return
         self.interrupted = taken
         if taken.number != signal.SIGHUP:
-            yield Message("killing" if order == "kill" else "stopping (again to kill)", "warning", code=order)
+            yield e.Message("killing" if order == "kill" else "stopping (again to kill)", "warning", code=order)
             name = describe_signal(taken.number)
             self.pending_order, self.retry_at = StopRun(name) if order == "stop" else KillRun(name), 0.0
             if self.disconnected:
                 text = f"connection lost; the {order} request will be sent when it is back"
-                yield Message(text, "warning", self.head.host.name, "disconnected")
+                yield e.Message(text, "warning", self.head.host.name, "disconnected")
 
-    def _report_backlog(self, frame: OutputFrame | None) -> Workflow[None]:
+    def _report_backlog(self, frame: OutputFrame | None) -> e.Workflow[None]:
         """Tells how much is read of what the run, which has ended, wrote. There is nothing to stop any more: the second
         Ctrl-C leaves the rest on the head."""
         now, size = time.monotonic(), len(frame.data) if frame else 0
         self.backlog, self.backlog_at = self.backlog + size, self.backlog_at or now
         if now >= self.backlog_at + 5.0:
             self.backlog_at = now
-            yield Message(f"the run has ended; {format_size(self.backlog)} of its output read since", code="backlog")
+            yield e.Message(f"the run has ended; {format_size(self.backlog)} of its output read since", code="backlog")
         taken = self.context.interrupts.pop_pending()
         if taken and (taken.number == signal.SIGHUP or now >= self.refused_at + _REPEAT_WINDOW):
             self.refusals, self.refused_at = self.refusals + 1, now
             self.interrupted = taken if self.refusals > 1 or taken.number == signal.SIGHUP else self.interrupted
             text = "the run has ended; the rest of its output is on the head"
             read = advise("attach", self.running.run, text=f"{text}; this reads it:")
-            yield Message(read if self.refusals > 1 else f"{text} (again to leave it there)", "warning", code="left")
+            yield e.Message(read if self.refusals > 1 else f"{text} (again to leave it there)", "warning", code="left")
 
-    def _send_pending_order(self) -> Workflow[None]:
+    def _send_pending_order(self) -> e.Workflow[None]:
         """Sends an order that was not delivered again: when the connection is back, and every few seconds."""
         if self.pending_order is None or self.disconnected or time.monotonic() < self.retry_at:
             return
@@ -291,7 +283,7 @@ class RunWatcher:
             self.retry_at = time.monotonic() + 1.0
         else:
             text = "the run's keeper does not answer; trying again"
-            yield Message(text, "warning", self.head.host.name, "keeper-silent")
+            yield e.Message(text, "warning", self.head.host.name, "keeper-silent")
             self.retry_at = time.monotonic() + 5.0
 
     def _sample_slow_run(self) -> None:
@@ -302,7 +294,7 @@ class RunWatcher:
             times = max(_MIN_SAMPLES, min(_MAX_SAMPLES, _STACK_LIMIT // max(len(self.running.hosts), 1)))
             self.send_order(RequestStacks(PACE, times))
 
-    def _read_frame(self, frame: OutputFrame | None, journal: JournalReader) -> Workflow[None]:
+    def _read_frame(self, frame: OutputFrame | None, journal: JournalReader) -> e.Workflow[None]:
         head = self.head.host.name
         if time.monotonic() >= self.released_at + 1.0:
             self.released_at = time.monotonic()
@@ -313,19 +305,19 @@ class RunWatcher:
             self.disconnected = True
             goes_on = "" if self.ending else ", the run goes on"
             text = f"connection lost ({frame.data.decode()}){goes_on}; reconnecting"
-            yield Message(text, "warning", head, "disconnected")
+            yield e.Message(text, "warning", head, "disconnected")
         elif frame.kind == BACK:
             self.disconnected, self.retry_at = False, 0.0
-            yield Message("reconnected", host=head, code="reconnected")
+            yield e.Message("reconnected", host=head, code="reconnected")
         elif frame.kind == frames.END:
             yield from journal.end()
-            self.run_ended = journal.over or RunEnded(self.running.run, "lost", "the run's keeper on the head died")
+            self.run_ended = journal.over or e.RunEnded(self.running.run, "lost", "the run's keeper on the head died")
             self.died = journal.over is None
             if self.run_ended.reason != "lost" or not self.successors:
                 yield self.run_ended
         else:
             for event in journal.read(frame.kind, frame.data):
-                if isinstance(event, HostFailed) and event.failure.kind is Kind.LOST:
+                if isinstance(event, e.HostFailed) and event.failure.kind is Kind.LOST:
                     self.lost_hosts.add(event.failure.host)
                 yield event
 
@@ -347,7 +339,7 @@ class RunWatcher:
                 if time.monotonic() >= deadline:
                     break
 
-    def read_files(self, *, follow: bool, samples: bool = True) -> Workflow[None]:
+    def read_files(self, *, follow: bool, samples: bool = True) -> e.Workflow[None]:
         """The contents of the run's files as events, with or without those of samples; ``follow`` goes on to the run's
         end. Sends no orders."""
         journal = JournalReader(self.nonce, self.running)
@@ -358,26 +350,26 @@ class RunWatcher:
             yield from journal.end()
         self.run_ended = journal.over
 
-    def read_earlier(self) -> Workflow[None]:
+    def read_earlier(self) -> e.Workflow[None]:
         """What ranks wrote on hosts that led the run before, if these can be reached. How such a host then lost the
         others is not of interest."""
         running, order = self.running, self.running.leaders
         for host in order[: order.index(running.head)] if running.head in order else ():
             if host in self.run_dirs and self._leads(host):
                 self.running = replace(running, head=host)
-                yield from (each for each in self.read_files(follow=False) if isinstance(each, RunStarted | Output))
+                yield from (each for each in self.read_files(follow=False) if isinstance(each, e.RunStarted | e.Output))
         self.running, self.run_ended = running, None
 
-    def report_end(self, verb: str, detached: bool) -> Workflow[None]:
+    def report_end(self, verb: str, detached: bool) -> e.Workflow[None]:
         """The answer and the end of a command that watched the run."""
-        yield Answer(
+        yield e.Answer(
             RunAnswer(
                 self.running.run, self.run_ended.reason if self.run_ended else None, detached, self.profiled, self.trace
             )
         )
-        yield Ended(verb, self.exit)
+        yield e.Ended(verb, self.exit)
 
-    def prove_ended(self, *, keep: bool = False) -> Workflow[None]:
+    def prove_ended(self, *, keep: bool = False) -> e.Workflow[None]:
         """Ends what is left of the run on every host and removes its directories; with ``keep`` the head's stays, which
         holds the ranks' output. A signal after some seconds ends the search: hosts not searched yet are reported as
         unknown."""
@@ -389,7 +381,7 @@ class RunWatcher:
             name = link.host.name
             survivors[name] = self._end_processes(link, run_dirs[name], remove=name != keeping)
 
-        def sweep_hosts() -> Workflow[None]:
+        def sweep_hosts() -> e.Workflow[None]:
             """A run that ended well is not called lost because a network that loses packets cut one connection."""
             for turn in range(_SWEEP_TRIES if self.run_ended and self.run_ended.reason == "done" else 1):
                 away = self.lost_hosts if turn else ()  # the keeper says so, too
@@ -403,12 +395,12 @@ class RunWatcher:
         self.interrupted = self.interrupted or taken
         try:  # `CleanupChecked` names the hosts that do not answer
             with self.context.interrupts.ignore_signals(_REPEAT_WINDOW):
-                yield from run_nested(sweeping, lambda event: not isinstance(event, HostFailed))
+                yield from run_nested(sweeping, lambda event: not isinstance(event, e.HostFailed))
         except Interrupted as interrupted:
             self.interrupted = interrupted
         left = {name: pids for name, pids in survivors.items() if pids}
         hosts = tuple(dict.fromkeys((*self.running.hosts_used, *self.running.labels.values())))
-        yield CleanupChecked(self.running.run, hosts, left, tuple(host for host in hosts if host not in survivors))
+        yield e.CleanupChecked(self.running.run, hosts, left, tuple(host for host in hosts if host not in survivors))
 
     def _end_processes(self, link: Link, run_dir: RemoteRunDir, *, remove: bool) -> tuple[int, ...]:
         """The ids of processes of the run that could not be ended on one host."""

@@ -5,22 +5,14 @@ tree of proxies is kept flat, so that only mpirun itself asks for them."""
 
 from collections.abc import Sequence
 
-from ipexctl.decide.launch.dialects.base import (
-    RANK,
-    LaunchLine,
-    MpiDialect,
-    PortEnv,
-    PortRange,
-    ProxyHost,
-    join_segments,
-)
+from ipexctl.decide.launch.dialects import base
 
 
-class _IntelMpi(MpiDialect):
-    def build_arguments(self, line: LaunchLine) -> tuple[str, ...]:
+class _IntelMpi(base.MpiDialect):
+    def build_arguments(self, line: base.LaunchLine) -> tuple[str, ...]:
         words = ("-bootstrap", "ssh", "-bootstrap-exec", line.shim, "-iface", line.interface)
-        segments = [("-n", str(count), "-host", label, *RANK) for label, count in line.counts]
-        return (*words, "-genvnone", "-disable-auto-cleanup", *join_segments(segments))
+        segments = [("-n", str(count), "-host", label, *base.RANK) for label, count in line.counts]
+        return (*words, "-genvnone", "-disable-auto-cleanup", *base.join_segments(segments))
 
     def build_shim_env(self, shim: str, interface: str) -> dict[str, str]:
         return {
@@ -32,12 +24,12 @@ class _IntelMpi(MpiDialect):
     def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
         return {"I_MPI_ROOT": prefix or "/usr", **({"FI_PROVIDER_PATH": providers} if providers else {})}
 
-    def build_proxy_env(self, host: ProxyHost) -> dict[str, str]:
+    def build_proxy_env(self, host: base.ProxyHost) -> dict[str, str]:
         # No pinning but ours.
         return {"I_MPI_HYDRA_BRANCH_COUNT": str(max(2, host.hosts)), "I_MPI_PIN": "0"}
 
-    def build_port_env(self, ports: PortRange) -> PortEnv:
-        return PortEnv({"I_MPI_PORT_RANGE": f"{ports.low}:{ports.last}"})
+    def build_port_env(self, ports: base.PortRange) -> base.PortEnv:
+        return base.PortEnv({"I_MPI_PORT_RANGE": f"{ports.low}:{ports.last}"})
 
     def build_interface_env(self, interface: str, rdma: bool) -> dict[str, str]:
         return {}

@@ -5,23 +5,14 @@ of the proxy reach the ranks under ``-genvnone``. The wheel's library uses UCX, 
 
 from collections.abc import Sequence
 
-from ipexctl.decide.launch.dialects.base import (
-    RANK,
-    LaunchLine,
-    MpiDialect,
-    PortEnv,
-    PortRange,
-    ProxyHost,
-    count_ranks,
-    format_hosts,
-)
+from ipexctl.decide.launch.dialects import base
 
 
-class _Mpich(MpiDialect):
-    def build_arguments(self, line: LaunchLine) -> tuple[str, ...]:
+class _Mpich(base.MpiDialect):
+    def build_arguments(self, line: base.LaunchLine) -> tuple[str, ...]:
         words = ("-launcher", "ssh", "-launcher-exec", line.shim, "-rmk", "user", "-iface", line.interface)
-        hosts = ("-hosts", format_hosts(line.counts), "-n", count_ranks(line.counts))
-        return (*words, "-genvnone", "-disable-auto-cleanup", *hosts, *RANK)
+        hosts = ("-hosts", base.format_hosts(line.counts), "-n", base.count_ranks(line.counts))
+        return (*words, "-genvnone", "-disable-auto-cleanup", *hosts, *base.RANK)
 
     def build_shim_env(self, shim: str, interface: str) -> dict[str, str]:
         return {}
@@ -29,15 +20,15 @@ class _Mpich(MpiDialect):
     def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
         return {}
 
-    def build_proxy_env(self, host: ProxyHost) -> dict[str, str]:
+    def build_proxy_env(self, host: base.ProxyHost) -> dict[str, str]:
         return {}
 
-    def build_port_env(self, ports: PortRange) -> PortEnv:
+    def build_port_env(self, ports: base.PortRange) -> base.PortEnv:
         ranks = {
             "UCX_TCP_PORT_RANGE": f"{ports.low + 2}-{ports.last}",
             "MPIR_CVAR_CH3_PORT_RANGE": f"{ports.low + 2}:{ports.last}",
         }
-        return PortEnv({"MPIEXEC_PORT_RANGE": f"{ports.low}:{ports.last}"}, {}, ranks)
+        return base.PortEnv({"MPIEXEC_PORT_RANGE": f"{ports.low}:{ports.last}"}, {}, ranks)
 
     def build_interface_env(self, interface: str, rdma: bool) -> dict[str, str]:
         return {} if rdma else {"UCX_NET_DEVICES": interface}
@@ -47,7 +38,7 @@ class _Mpich(MpiDialect):
         return (("-launcher", "ssh"), ("-iface", interface), passed, ("-prepend-rank",))
 
     def write_shell_hosts(self, hosts: Sequence[tuple[str, int]]) -> tuple[tuple[str, ...], ...]:
-        return (("-hosts", format_hosts(hosts), "-n", count_ranks(hosts)),)
+        return (("-hosts", base.format_hosts(hosts), "-n", base.count_ranks(hosts)),)
 
 
 MPICH = _Mpich(

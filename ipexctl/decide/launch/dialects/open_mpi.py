@@ -13,17 +13,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ipexctl.decide.launch.dialects.base import (
-    RANK,
-    LaunchLine,
-    MpiDialect,
-    PortEnv,
-    PortRange,
-    ProxyHost,
-    count_ranks,
-    format_hosts,
-    join_segments,
-)
+from ipexctl.decide.launch.dialects import base
 
 _CONCURRENT_HOSTS = 128  # hosts that both start at a time, without a setting
 _RADIX = 64  # of 5's tree of proxies, without a setting
@@ -34,7 +24,7 @@ _ONE_MACHINE = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OpenMpi(MpiDialect):
+class _OpenMpi(base.MpiDialect):
     settings_prefix: str  # of the run-time system's variables
 
     def build_shim_env(self, shim: str, interface: str) -> dict[str, str]:
@@ -43,14 +33,14 @@ class _OpenMpi(MpiDialect):
     def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
         return {}
 
-    def build_proxy_env(self, host: ProxyHost) -> dict[str, str]:
+    def build_proxy_env(self, host: base.ProxyHost) -> dict[str, str]:
         # Its files are in the run's directory, none of them mapped (it may be NFS).
         env = {"TMPDIR": host.directory, "PMIX_MCA_gds": "hash"}
         if host.user == "root":  # whoever logs in as root has decided that already
             env |= {f"OMPI_{name}": "1" for name in _ROOT}
         return env
 
-    def build_port_env(self, ports: PortRange) -> PortEnv:
+    def build_port_env(self, ports: base.PortRange) -> base.PortEnv:
         # 4.1.4 (measured): mpirun and each orted listen on every port that they are given, in both address families.
         first = ports.low + 2
         launcher, proxies, ranks = {}, {}, {"UCX_TCP_PORT_RANGE": f"{first}-{ports.last}"}
@@ -59,17 +49,17 @@ class _OpenMpi(MpiDialect):
             launcher[name], proxies[name] = str(ports.low), str(ports.low + 1)
             ranks[f"OMPI_MCA_btl_tcp_port_min_{family}"] = str(first)
             ranks[f"OMPI_MCA_btl_tcp_port_range_{family}"] = str(ports.last - first + 1)
-        return PortEnv(launcher, proxies, ranks)
+        return base.PortEnv(launcher, proxies, ranks)
 
     def build_interface_env(self, interface: str, rdma: bool) -> dict[str, str]:
         return {"OMPI_MCA_btl_tcp_if_include": interface, **({} if rdma else {"UCX_NET_DEVICES": interface})}
 
     def write_shell_hosts(self, hosts: Sequence[tuple[str, int]]) -> tuple[tuple[str, ...], ...]:
-        return (("--map-by", "slot", "--host", format_hosts(hosts), "-np", count_ranks(hosts)),)
+        return (("--map-by", "slot", "--host", base.format_hosts(hosts), "-np", base.count_ranks(hosts)),)
 
 
 class _OpenMpi4(_OpenMpi):
-    def build_arguments(self, line: LaunchLine) -> tuple[str, ...]:
+    def build_arguments(self, line: base.LaunchLine) -> tuple[str, ...]:
         settings = {
             "plm": "rsh",
             # Open MPI hands this on to its proxies, which refuse to start where its first word is not a program on
@@ -85,12 +75,12 @@ class _OpenMpi4(_OpenMpi):
         }
         # Binding is ours. "Oversubscribed" is how Open MPI counts slots it does not know; it then only yields.
         segments = [
-            ("-np", str(count), "--host", f"{label}:{count}", "--bind-to", "none", *RANK)
+            ("-np", str(count), "--host", f"{label}:{count}", "--bind-to", "none", *base.RANK)
             for label, count in line.counts
         ]
-        return ("--noprefix", "--enable-recovery", *_list_settings("--mca", settings), *join_segments(segments))
+        return ("--noprefix", "--enable-recovery", *_list_settings("--mca", settings), *base.join_segments(segments))
 
-    def build_port_env(self, ports: PortRange) -> PortEnv:
+    def build_port_env(self, ports: base.PortRange) -> base.PortEnv:
         env = super().build_port_env(ports)
         # The proxies' port is another.
         return env._replace(launcher={"OMPI_MCA_plm_rsh_pass_environ_mca_params": "0", **env.launcher})
@@ -101,7 +91,7 @@ class _OpenMpi4(_OpenMpi):
 
 
 class _OpenMpi5(_OpenMpi):
-    def build_arguments(self, line: LaunchLine) -> tuple[str, ...]:
+    def build_arguments(self, line: base.LaunchLine) -> tuple[str, ...]:
         settings = {
             "plm": "ssh",
             "plm_ssh_agent": f"/bin/sh {line.shim}",  # as above
@@ -113,10 +103,10 @@ class _OpenMpi5(_OpenMpi):
             **_list_interface(line.interface),
         }
         words = ("--enable-recovery", "--leave-session-attached", "--bind-to", "none")
-        segments = [("-np", str(count), "--host", f"{label}:{count}", *RANK) for label, count in line.counts]
-        return (*words, *_list_settings("--prtemca", settings), *join_segments(segments))
+        segments = [("-np", str(count), "--host", f"{label}:{count}", *base.RANK) for label, count in line.counts]
+        return (*words, *_list_settings("--prtemca", settings), *base.join_segments(segments))
 
-    def build_port_env(self, ports: PortRange) -> PortEnv:
+    def build_port_env(self, ports: base.PortRange) -> base.PortEnv:
         env = super().build_port_env(ports)
         # The proxies' port is another. All variables of the launcher are passed on to them as words, but for names that
         # are words of the command already; our shim skips all up to -x.
