@@ -111,6 +111,7 @@ class Cluster(AbstractContextManager["Cluster"]):
     specs: Sequence[Spec | str] = ("node0", "node1", "node2")
     _hosts: dict[str, _Host] = field(default_factory=dict, init=False)
     _networks: dict[str, int] = field(default_factory=dict, init=False)
+    _disturbed: bool = field(default=False, init=False)  # what `restore` mends may have happened
     _open: ExitStack = field(default_factory=ExitStack, init=False)
 
     def __post_init__(self) -> None:
@@ -147,6 +148,11 @@ class Cluster(AbstractContextManager["Cluster"]):
     def controller(self) -> tuple[str, ...]:
         """The words in front of a command that is to run as on the controller: ``[*cluster.controller, "ssh", …]``."""
         return self._room.prefix
+
+    @property
+    def network(self) -> str:
+        """The kernel's file of the controller's network namespace."""
+        return self._room.path
 
     @property
     def hostfile(self) -> Path:
@@ -282,6 +288,7 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     def cut(self, host: str = "controller", network: str = LAN) -> AbstractContextManager[None]:
         """Pulls a cable: no packet passes, and the interface sees it. In a ``with``, healed at its end."""
+        self._disturbed = True
         self._switch.ip(f"link set {self._port(host, network)} down")
         return _Undo(lambda: self.heal(host, network))
 
@@ -347,6 +354,7 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     def power_off(self, host: str) -> AbstractContextManager[None]:
         """Cable down, then every process gone at once. The disk stays; /tmp, /run, /dev/shm do not."""
+        self._disturbed = True
         on = self._hosts[host].guard is not None
         for network in (
             self._hosts[host].spec.networks if on else ()
@@ -362,12 +370,15 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     def restore(self) -> None:
         """Every host on, thawed, cabled: what a test may have left."""
-        self.heal()
         for host in self._hosts:
             self.power_on(host)
             self.thaw(host)
-            for network in self._hosts[host].spec.networks:
-                self.heal(host, network)
+        if self._disturbed:
+            ports = [("controller", LAN)]
+            ports += [(name, network) for name, host in self._hosts.items() for network in host.spec.networks]
+            self._switch.ip(*(f"link set {self._port(*port)} up" for port in ports))
+            self._forget_neighbours()
+            self._disturbed = False
 
     def add(self, *specs: Spec | str) -> None:
         """More hosts, in the order given; they are in the hostfile when this returns."""

@@ -32,9 +32,14 @@ class Room:
         return self._holder.pid
 
     @property
+    def path(self) -> str:
+        """The file of the kernel by which to `enter` it."""
+        return f"/proc/{self._holder.pid}/ns/net"
+
+    @property
     def prefix(self) -> tuple[str, ...]:
         """The words in front of a command that is to run in here; it keeps its process id, files and environment."""
-        return ("nsenter", f"--net=/proc/{self.pid}/ns/net", "--")
+        return ("nsenter", f"--net={self.path}", "--")
 
     def ip(self, *lines: str) -> None:
         """Executes lines of iproute2 in here, all or an exception."""
@@ -45,12 +50,12 @@ class Room:
         """The calling thread, and all threads and processes it starts meanwhile, use this network.
 
         A socket stays in the network it was made in, also afterwards."""
-        with open("/proc/thread-self/ns/net", "rb") as home, open(f"/proc/{self.pid}/ns/net", "rb") as here:
-            _enter(here.fileno())
+        with open("/proc/thread-self/ns/net", "rb") as home, open(self.path, "rb") as here:
+            enter(here.fileno())
             try:
                 yield
             finally:
-                _enter(home.fileno())
+                enter(home.fileno())
 
     def close(self) -> None:
         assert self._holder.stdin is not None
@@ -66,7 +71,8 @@ def ip_batch(prefix: tuple[str, ...], *lines: str) -> None:
         raise RuntimeError(f"ip: {done.stderr.strip()} in\n" + "\n".join(lines))
 
 
-def _enter(fd: int) -> None:
+def enter(fd: int) -> None:
+    """Moves the calling thread into the network namespace of a descriptor."""
     if _libc.setns(fd, CLONE_NEWNET):
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error), "setns")

@@ -25,6 +25,7 @@ from ipexctl.model.stack import StackMpi, StackSummary
 from ipexctl.verbs.files.project import find_project
 from tests import mpi
 from tests.cluster import Cluster
+from tests.e2e.command_server import can_fork, run_forked
 from tests.waiting import wait
 
 ROOT = Path(__file__).parents[2]
@@ -94,16 +95,19 @@ class Workspace:
         return [*self.cluster.controller, *IPEXCTL, *map(str, words)]
 
     def __call__(self, *words: str | Path, timeout: float = 120.0, **env: str) -> CommandResult:
-        done = subprocess.run(
-            self.words(*words),
-            env=self.env | env,
-            cwd=self.path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout,
-        )
+        done = self._run(words, env, timeout)
         return CommandResult(
             done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+        )
+
+    def _run(
+        self, words: Sequence[str | Path], env: Mapping[str, str], timeout: float
+    ) -> subprocess.CompletedProcess[bytes]:
+        whole = {**self.env, **env}
+        if can_fork(whole):
+            return run_forked(self.cluster.network, [*map(str, words)], whole, self.path, timeout)
+        return subprocess.run(
+            self.words(*words), env=whole, cwd=self.path, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout
         )
 
     def succeed(self, *words: str | Path, timeout: float = 120.0, **env: str) -> CommandResult:
@@ -114,15 +118,8 @@ class Workspace:
 
     def raw(self, *words: str | Path, timeout: float = 120.0) -> tuple[bytes, bytes]:
         """Standard output and error as they are, of a command that ends with 0."""
-        done = subprocess.run(
-            self.words(*words),
-            env=self.env,
-            cwd=self.path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout,
-            check=True,
-        )
+        done = self._run(words, {}, timeout)
+        done.check_returncode()
         return done.stdout, done.stderr
 
     def start(self, *words: str | Path, **env: str) -> Started:
@@ -313,8 +310,9 @@ def clean(cluster: Cluster) -> None:
         for process in cluster.processes(host):
             if "IPEXCTL_RUN" in process.environ:
                 kill(process.outer)
-        cluster.exec(host, ["rm", "-rf", "/root/.local/state/ipexctl", "/root/ledger"])
-        cluster.exec(host, ["mkdir", "-m", "700", "/root/ledger"])
+        for place in ("/root/.local/state/ipexctl", "/root/ledger"):
+            shutil.rmtree(cluster.path(host, place), ignore_errors=True)
+        cluster.path(host, "/root/ledger").mkdir(0o700)
 
 
 @contextmanager
