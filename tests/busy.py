@@ -4,8 +4,6 @@
 the memory it gets, nor on how soon a program starts.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import subprocess

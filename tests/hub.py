@@ -1,7 +1,5 @@
 """A small hub, as huggingface_hub speaks to one: one repository with revisions, whose files a test gives."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import socket

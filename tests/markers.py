@@ -1,7 +1,5 @@
 """What an install leaves in an environment, for tests that need one."""
 
-from __future__ import annotations
-
 from ipexctl.model.stack import InstallMarker, MpiLayout, StackMpi, StackSummary
 
 MARKER = InstallMarker(

@@ -1,7 +1,5 @@
 """Environments that hold nothing but an MPI, for tests of the launch that need no torch."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

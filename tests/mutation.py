@@ -5,8 +5,6 @@ one. It is tried in a copy of the checkout, the only place that it can write: by
 module, and with ``--all`` by those of `make fast`; one of impi_torch by those of `make test-impi`. A test that fails
 without the mutant as well has not caught it. What survives changes nothing, or a test is missing."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import os

@@ -2,8 +2,6 @@
 of other people's kind train, at the price of one environment for all of them. Fixtures for folders that have `hosts`:
 a test with ``@over("impi")`` is played by ranks that meet, over each backend; those that it names in `make test`."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

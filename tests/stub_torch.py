@@ -1,8 +1,6 @@
 """Packages with nothing but the names by which processes meet: torch, mpi4py, Horovod, Accelerate, Lightning. A process
 group needs no other process, and an optimizer no model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

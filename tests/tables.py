@@ -1,7 +1,5 @@
 """Tables of examples, tests/data/tables: a row a line, as JSON; lines that begin with # explain."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How tests wait for what happens by itself."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

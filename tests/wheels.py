@@ -4,8 +4,6 @@ The doubles have the names, versions, modules and files that install looks at, a
 that the import check on a host runs as it is. All else about an install is real: uv, the lock, hashes, environments.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

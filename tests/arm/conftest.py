@@ -1,7 +1,5 @@
 """Two hosts of arm64 and a user: separate hosts whose programs qemu runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The packages are unpacked, and none is configured: their scripts would run under qemu for twenty minutes, and hosts need
 little of what they do. The mirror is that of this machine's apt."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The main job on hosts of arm64: doctor, install, sync, run, stop, and the proof that nothing is left."""
 
-from __future__ import annotations
-
 import os
 import time
 

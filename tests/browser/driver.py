@@ -1,7 +1,5 @@
 """A headless Chromium, driven over WebDriver. `tools/system.sh test` installs both programs."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """The pictures of pages in docs/images: python -m tests.browser.pictures"""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

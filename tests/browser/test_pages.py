@@ -1,7 +1,5 @@
 """The pages in a real browser: no error, no request, no text that cannot be read, everything by keyboard."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Hosts for tests that need SSH and little else: separate ones where we may, else the lab on loopback."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The cluster: hosts on a bridge, a controller beside them, and the calls that make their lives hard."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ Processes, mounts and namespaces need no sweeping: a host's first process ends w
 and takes all of them along. Only files stay, and the lock on them is free once their owner is gone.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -7,8 +7,6 @@ everything else in the host.
 All modules are imported before the root changes: this interpreter may not exist in the host.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

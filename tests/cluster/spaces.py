@@ -1,7 +1,5 @@
 """Network namespaces held by a process, and how to step into one."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The kinds of links, each reaching something that really executes commands."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

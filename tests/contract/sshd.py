@@ -1,7 +1,5 @@
 """A real sshd on a loopback port, unprivileged, with keys of its own: started and stopped by the test that needs it."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

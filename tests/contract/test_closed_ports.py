@@ -1,7 +1,5 @@
 """Hosts whose port is closed: each command names them, and has one hint, the command that looks into it."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

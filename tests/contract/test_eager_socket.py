@@ -1,7 +1,5 @@
 """What a new connection waits for."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import closing
 from typing import Any

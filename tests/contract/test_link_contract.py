@@ -1,7 +1,5 @@
 """What every link promises, whatever is behind it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

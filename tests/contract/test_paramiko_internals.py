@@ -1,7 +1,5 @@
 """What ipexctl relies on inside Paramiko, one test for each member, against a real sshd or agent."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import re

@@ -1,7 +1,5 @@
 """Brief commands share one shell on a host, and nobody notices but by the time it takes."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

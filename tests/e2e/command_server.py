@@ -2,8 +2,6 @@
 
 Imports are half of the processor time of a short command. `Started` and `Terminal` start real programs."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Three separate hosts and a user; for the main job also the real torch, IPEX and Intel MPI on each of them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

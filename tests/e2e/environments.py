@@ -4,8 +4,6 @@ Hosts get the same files by hard links, so that 7 GB are unpacked once. Whoever 
 judge it afterwards: what differs from today's lock, it makes anew.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Control groups of this machine, of either version, for processes in hosts."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`accelerate config`, answered on a terminal as a person would."""
 
-from __future__ import annotations
-
 import os
 import pty
 import select

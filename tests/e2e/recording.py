@@ -1,7 +1,5 @@
 """The events of real runs, kept for the pictures of screens (tests/data/screens/*.jsonl)."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

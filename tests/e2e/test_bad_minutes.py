@@ -1,8 +1,6 @@
 """Ten bad minutes on a terminal of 80 columns and 24 lines: its screen names the rank, the host, the line and the next
 command. What each looks like: docs/failures.md. IPEXCTL_RECORD=1 keeps the events for those pictures."""
 
-from __future__ import annotations
-
 import re
 import signal
 import threading

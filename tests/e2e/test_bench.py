@@ -1,7 +1,5 @@
 """A bench that measures nothing: its hosts are busy, or its environment cannot run it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ No binding can be had from the registries, so its wheel is a double; the Intel M
 binding of that version.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -5,8 +5,6 @@ IPEXCTL_DRILLS=10 does it all ten times, each part at all ten points (`make dril
 or twice, every time by another part.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

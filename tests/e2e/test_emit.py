@@ -1,7 +1,5 @@
 """What ``--emit`` writes, started without ipexctl on three separate hosts: the same ranks, with the same words."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator

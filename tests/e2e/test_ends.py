@@ -1,8 +1,6 @@
 """However a rank of somebody else's ends, over whichever MPI and backend: which one it was, on which host, at which
 line, with all that it wrote (docs/failures.md has the table of what was seen)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple

@@ -2,8 +2,6 @@
 MPICH 4 and Open MPI 4, MPICH 5 and Open MPI 5 from their wheels, the same script, the same outcome; and what is planned
 is what runs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

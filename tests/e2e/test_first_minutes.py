@@ -1,7 +1,5 @@
 """From nothing to recipe 2 on one's own hosts: the commands of the README, with the real torch, IPEX and Accelerate."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,8 +1,6 @@
 """Other people's frameworks on two and three hosts at the first try, unchanged, over Gloo and over impi, with the
 numbers that plain torchrun or mpirun gives on the same hosts; and what is said where their ranks train alone."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import subprocess

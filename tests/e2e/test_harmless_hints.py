@@ -1,8 +1,6 @@
 """Every command that is advised, but installs (tests/integration/test_install_hosts.py): given as printed on hosts with
 a run that goes on and one that has failed, it changes nothing on them but what ipexctl keeps for itself."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 

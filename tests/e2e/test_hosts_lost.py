@@ -1,7 +1,5 @@
 """Runs that start again after a lost host, and a host that is dark before the start."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable

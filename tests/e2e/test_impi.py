@@ -1,7 +1,5 @@
 """The impi backend on three separate hosts, with real torch and Intel MPI: installed and used by one option each."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

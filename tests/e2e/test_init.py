@@ -1,7 +1,5 @@
 """``ipexctl init`` on separate hosts: asks, knows the answers, writes what lints and plays, overwrites nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

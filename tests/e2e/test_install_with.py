@@ -1,7 +1,5 @@
 """A package that is added to the real stack on two installed hosts: its wheel is all that moves."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

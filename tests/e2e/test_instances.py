@@ -1,7 +1,5 @@
 """Instances on separate hosts: processes that do not know of each other, each on its own core, watched as ranks are."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

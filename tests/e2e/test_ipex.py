@@ -1,8 +1,6 @@
 """IPEX in a script on separate hosts: training and inference in every number format, instances side by side, the bench,
 and the same script with and without IPEX."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

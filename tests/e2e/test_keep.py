@@ -1,7 +1,5 @@
 """Checkpoints on other hosts, and runs that go on from them on hosts that never had them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where ranks are put and what they are told, on hosts of different shapes; and what is refused before anything."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

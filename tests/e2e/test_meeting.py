@@ -1,8 +1,6 @@
 """Ranks on separate hosts that work apart, and scripts that look for the others elsewhere: said, with the line. The
 torch of these scripts lies beside them and has nothing but its names; `test_frameworks.py` has the real one."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

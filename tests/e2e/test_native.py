@@ -1,7 +1,5 @@
 """After IPEX: stock PyTorch of today on two separate hosts, and the same examples in it, with torch.compile."""
 
-from __future__ import annotations
-
 import json
 import re
 import xml.etree.ElementTree as ET

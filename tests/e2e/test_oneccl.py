@@ -5,8 +5,6 @@ that make a backend ``ccl`` of torch's own Gloo, with Intel MPI's programs where
 accelerate, transformers and all that ipexctl does are real.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

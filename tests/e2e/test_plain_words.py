@@ -1,8 +1,6 @@
 """`ipexctl install && ipexctl run --ppn 1 examples/train_ddp.py` on fresh hosts, with no flag and neither Intel's index
 nor PyTorch's in reach: the real wheels are those of the default index. About 7 GB a host, and the network."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Playbooks on separate hosts: facts, batches, hosts that fall out, results back, a second time that does nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """torch.profiler on two separate hosts, of a script that does not know of it, and what is shown of it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Anything is started at the first try on three hosts: scripts, modules, servers, torchrun; and nothing is left."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Projects on separate hosts: their own modules, data, and directories."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs that wait for hosts that others use."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from pathlib import Path

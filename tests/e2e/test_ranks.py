@@ -1,8 +1,6 @@
 """What only ranks on separate hosts prove of their output. Starts, failures and ends: test_road.py, test_drills.py,
 tests/faults, tests/integration/test_attempt.py."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import termios

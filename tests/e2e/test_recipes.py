@@ -1,8 +1,6 @@
 """The recipes of Hugging Face's two guides for CPUs, on separate hosts that do not know each other: Accelerate on one
 host and on several, in both of its ways; the Trainer on one host and on two. Real libraries, all of them."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

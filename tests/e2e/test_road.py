@@ -1,7 +1,5 @@
 """The main job on two separate hosts, with real torch, IPEX and Intel MPI: doctor, install, sync, run, play."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

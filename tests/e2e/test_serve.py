@@ -1,8 +1,6 @@
 """Replicas behind a router, as the recipe has them: up when the command returns, one that is killed is started again
 while others answer, and none is left after stop."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,8 +1,6 @@
 """A language model fine-tuned on separate hosts by the recipe, LoRA and FSDP2, from nothing to what loads; what it says
 beforehand of memory, and of what a CPU cannot train; and embeddings in the same way."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

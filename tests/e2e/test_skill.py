@@ -1,7 +1,5 @@
 """docs/skill.md, followed by a program that reads no prose: from a script that fails to one that ends well."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run over a wire that is slow and loses packets: what ended well on all ranks is not called lost."""
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import nullcontext

@@ -5,8 +5,6 @@ About 7 GB a row and host, and the network. Wheels stay in `SHARED_CACHE`, but w
 tests need too; all else goes with the hosts: an environment that was kept would prove nothing of the install.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A rank that hangs while the others wait for it in a collective, over each backend."""
 
-from __future__ import annotations
-
 import re
 
 from tests.cluster import Cluster

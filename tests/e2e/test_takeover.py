@@ -1,7 +1,5 @@
 """Runs that go on when the host with their keeper is lost, and hosts that stand by."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """A study on real hosts: what it recommends, what a launch that goes wrong costs, and how it goes on."""
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`du` on separate hosts: what takes space there, and which projects are removed."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

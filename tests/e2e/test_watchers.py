@@ -1,8 +1,6 @@
 """Those who watch a run come and go, the run goes on: several at once, and the verbs of those who come later, from
 another directory with nothing saved."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The wheel, installed into an empty environment: what it brings is enough for the demo. No checkout is on its path."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What the ranks of the guides' recipes tell of themselves, and whether they learnt."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The list of cases: cases.toml."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

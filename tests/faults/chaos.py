@@ -8,8 +8,6 @@ byte of what is said to be whole is missing, that nothing is left, and that the 
 depends on its own seed only, which is printed: `make chaos ROUND=1764101000:17` plays it again.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

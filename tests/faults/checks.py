@@ -3,8 +3,6 @@
 A check that does not hold raises `Broken`, which says which of the four counts it adds to (tests/faults/conftest.py).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

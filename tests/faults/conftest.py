@@ -5,8 +5,6 @@ are named ``test_a1_…``; others prove the same in a lower tier. `make faults` 
 those of this folder that are not core. ``IPEXCTL_FAULTS_TIMES=3`` tries each three times.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 .venv/bin/python -m pytest tests/faults/record_screens.py     # root; then: python -m tests.unit.show.pictures
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable

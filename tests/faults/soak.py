@@ -7,8 +7,6 @@ guards and watcher, the files on the hosts and the servers' open files must stay
 the same order again.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

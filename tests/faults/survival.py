@@ -8,8 +8,6 @@ training went on in time and from its checkpoint, with the losses of an undistur
 at once, that the exit code is true, and that nothing is left.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Section A: hostfiles and playbooks that are wrong, odd or hostile."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Section B: connecting, logging in, host keys."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Section C: hosts that talk, lack tools, hang, lie, or differ."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

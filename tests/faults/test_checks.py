@@ -1,7 +1,5 @@
 """The four checks find what they are for."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Hosts that lose power, are cut off, lose their sshd or cannot start their part (cases F8 to F11)."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Ranks that fail, die, hide or outlast the others (cases F3, F4, F7 and F12)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Signals, terminals and controllers that are stopped, closed, killed or asleep (cases G1 to G6)."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What ranks write, where it is shown and where it is kept (cases H1 to H7)."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

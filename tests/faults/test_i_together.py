@@ -1,7 +1,5 @@
 """Several runs on the same hosts, what is in their way, and what they leave behind (cases I1 to I5)."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

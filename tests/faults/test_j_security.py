@@ -1,7 +1,5 @@
 """Secrets, permissions, links, ports and forwarding (cases J1 to J3 and J5 to J7)."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

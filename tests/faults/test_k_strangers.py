@@ -1,7 +1,5 @@
 """Signals at odd moments, odd input, secrets in odd texts (cases K7, K8 and K10)."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

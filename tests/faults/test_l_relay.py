@@ -1,7 +1,5 @@
 """Whoever is on the path between two hosts passes on what he hears, and adds a line (case L2, decision 13)."""
 
-from __future__ import annotations
-
 import json
 import select
 import socket

@@ -1,8 +1,6 @@
 """M: other people's code on the backends and launchers that users have: ranks that cannot start MPI, are signalled at a
 good end, or never meet. How ranks fail and abort (M1, M2) is tests/e2e/test_ends.py and test_engines.py."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

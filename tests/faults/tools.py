@@ -1,7 +1,5 @@
 """What several sections use to bring a fault about."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator, Mapping

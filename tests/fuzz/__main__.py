@@ -3,8 +3,6 @@
 A finding is made small, kept in ``corpus/TARGET`` (where every later test reads it) and printed; the exit is 1 then.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 import traceback

@@ -1,7 +1,5 @@
 """Inputs that every test of a target reads: what was once a finding, and texts as people write them."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -7,8 +7,6 @@ none before had. A finding (an exception, 20 s of CPU without an answer, 2 GB) i
 the exit is 1 then.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

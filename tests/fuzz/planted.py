@@ -1,7 +1,5 @@
 """A parser with a fault that no text of its grammar shows: what coverage-guided fuzzing is tried on."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from tests.fuzz.targets import Target

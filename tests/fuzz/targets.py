@@ -1,8 +1,6 @@
 """The parsers that read what others wrote: hostfiles of a repository, files of a laptop, answers of hosts, lines of a
 network. Each must accept or refuse; a `Target` says with which exceptions it refuses, all others are findings."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Coverage-guided fuzzing finds what the texts of a grammar do not show."""
 
-from __future__ import annotations
-
 import platform
 import sys
 

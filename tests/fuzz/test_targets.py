@@ -1,7 +1,5 @@
 """A short round of `make fuzz`, the same for everyone: no parser answers a stranger's text with an exception."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Runs of the keeper, guards and wrappers on hosts that are this machine, without SSH: how they are made and read."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import time

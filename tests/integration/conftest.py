@@ -1,7 +1,5 @@
 """Intel MPI in an environment of this machine, and runs with it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A real run with Intel MPI's mpirun, keeper, guards and wrappers; its two hosts are this machine, without SSH."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

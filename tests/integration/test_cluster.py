@@ -1,7 +1,5 @@
 """The test hosts are what they claim to be."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

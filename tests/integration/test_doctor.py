@@ -1,7 +1,5 @@
 """Faults planted on separate hosts are found: with their code, on their host, with a fix. One look finds them all."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

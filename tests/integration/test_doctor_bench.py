@@ -1,7 +1,5 @@
 """Measuring, importing and fixing on separate hosts: what doctor does there only when it is asked to."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``doctor --fix`` as people use it: at a terminal, on separate hosts that have each of the faults it can put right."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """The same script under Intel MPI, MPICH 4 and Open MPI 4 (Debian's), MPICH 5 and Open MPI 5 (wheels): keeper, guards
 and wrappers are ours, mpirun is theirs. The two hosts are this machine, without SSH."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

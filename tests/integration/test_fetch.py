@@ -1,7 +1,5 @@
 """Results come back from separate hosts: what was asked for, what has changed, and nothing where it should not be."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

@@ -3,8 +3,6 @@
 # What is missing in a report fails the test by itself.
 # mypy: disable-error-code="union-attr"
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 All of them: `make test-impi`.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

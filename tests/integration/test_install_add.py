@@ -1,7 +1,5 @@
 """Packages added to an environment, taken from it and renewed: all else stays, and is not sent again."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which release `install` takes where nobody names one: the newest whose wheels can be had now."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace

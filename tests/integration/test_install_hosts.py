@@ -1,7 +1,5 @@
 """Install over SSH on separate hosts: own disks, no way out but to the controller. Only the wheels are doubles."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

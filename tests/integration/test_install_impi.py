@@ -1,7 +1,5 @@
 """Install of the backend impi: its wheel is packed here, mpi4py comes from the index. Only the wheels are doubles."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

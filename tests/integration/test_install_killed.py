@@ -5,8 +5,6 @@ Six points are met, every time by another death, and 4 moments of the switch bet
 drills` all points by all three, and 20 moments.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

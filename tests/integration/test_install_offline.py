@@ -1,8 +1,6 @@
 """The air-gapped install by the program itself: wheels carried there in a directory, hosts that reach nothing but
 the controller and each other, and every wheel once over the controller's uplink. Only the wheels are doubles."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

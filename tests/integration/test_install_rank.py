@@ -1,7 +1,5 @@
 """The one rank that the check of an environment starts, with a real Intel MPI: a mixture of builds does not pass."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The lab with real OpenSSH servers, as an ordinary user of a separate host."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

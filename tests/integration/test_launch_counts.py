@@ -1,7 +1,5 @@
 """A launch line of mpirun becomes as many ranks on the same hosts as the real mpirun starts for it."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

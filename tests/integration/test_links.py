@@ -1,7 +1,5 @@
 """Connecting: what may go wrong between us and a host, each brought about on loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

@@ -1,8 +1,6 @@
 """A fault of ours in the middle of a watched run on a lab's hosts: exit 70, one sentence, a log that is enough to find
 it, and a run that is not lost: the sentence names it, and the command that is printed ends it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

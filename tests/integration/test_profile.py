@@ -1,7 +1,5 @@
 """A profile on its way: from the ranks of a real run, whose torch is a small one, into the saved run."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a host does with a tar stream that arrives, under each shell of this machine: few programs, and old or new."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

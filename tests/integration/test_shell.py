@@ -1,7 +1,5 @@
 """``exec``, ``shell`` and ``forward`` over a real sshd; the shell in a real terminal."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import getpass

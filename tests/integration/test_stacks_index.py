@@ -4,8 +4,6 @@ The index is the one that pip's configuration names, without the further ones (a
 release); uv asks it, and only for what the table names. Where no index answers there is nothing to compare with.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Carrying directories: over real processes on this machine, and over SSH where the link matters."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """A snapshot of a Hugging Face hub on three hosts: downloaded once, sent once, found offline by later runs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Large syncs to several hosts: the controller's uplink carries them once, whatever happens on the way."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

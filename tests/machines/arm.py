@@ -1,7 +1,5 @@
 """What ARM machines would print: the rows of aarch64.toml, and their texts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A page of facts on one machine, and the CPUs that follow from it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache

@@ -6,8 +6,6 @@ admin-guide/cgroup-v1 and cgroup-v2, and sys-utils/lscpu.c of util-linux: before
 all cores, afterwards the largest number; since 2.37 related fields are indented, and nested in JSON.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable

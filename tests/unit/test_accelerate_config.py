@@ -1,7 +1,5 @@
 """``ipexctl accelerate config`` for a version that is named: nobody is contacted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

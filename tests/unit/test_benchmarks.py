@@ -3,8 +3,6 @@
 Nothing is measured here: two recorded measurements stand for scripts.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import subprocess

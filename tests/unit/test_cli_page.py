@@ -1,7 +1,5 @@
 """docs/cli.md says what the commands say: it is written by tools/cli.py from the same text, and must not drift."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from pathlib import Path

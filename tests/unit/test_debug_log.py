@@ -1,7 +1,5 @@
 """The log of one command: what it masks, where it goes, what -v shows."""
 
-from __future__ import annotations
-
 import logging
 import stat
 import sys

@@ -1,7 +1,5 @@
 """Demultiplexing the ranks' output: what a rank wrote comes out exactly, however the pieces were cut."""
 
-from __future__ import annotations
-
 import os
 
 from hypothesis import given

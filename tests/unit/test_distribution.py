@@ -1,7 +1,5 @@
 """What is shipped: the metadata of pyproject.toml, the man page, and the import graph of impi_torch."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """What the documentation shows can be done: its commands parse, its links lead somewhere, its tables are the code's."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Playbooks and examples that come with ipexctl: listed, shown, copied, and played by their names."""
 
-from __future__ import annotations
-
 import ast
 import json
 import shlex

@@ -1,7 +1,5 @@
 """One piece of work on many hosts."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ctrl-C before a command has begun, or after it has ended: a code and never a trace."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

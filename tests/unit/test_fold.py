@@ -1,7 +1,5 @@
 """A run is understood once: every view and the report read the same state."""
 
-from __future__ import annotations
-
 import ast
 import io
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """docs/guides.md: every test it names exists; every option of the table and every key it promises stand in it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

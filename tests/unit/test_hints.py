@@ -1,8 +1,6 @@
 """Each command of ipexctl that is advised anywhere is one: made of words in one place, completed with the user's own
 options, quoted once, and read by the real command line."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

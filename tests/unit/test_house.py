@@ -1,7 +1,5 @@
 """The house keeps its shape: who may import whom, what a host must be able to run, one schema for flags and keys."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import os

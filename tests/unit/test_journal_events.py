@@ -1,7 +1,5 @@
 """What each record of the keeper's journal becomes for those who watch, and what is held back until the end."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """docs/json has a schema of every answer, written by tools/json_schemas.py, and the verbs answer what they say."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Records from JSON, read by several threads at once."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

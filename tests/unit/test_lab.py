@@ -1,7 +1,5 @@
 """What a lab writes, as text; nothing is started."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

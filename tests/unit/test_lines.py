@@ -1,7 +1,5 @@
 """Whole lines, whatever the pieces in which their bytes come."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,8 +1,6 @@
 """A number of thousands of digits, which `int` refuses, or of other digits than those of ASCII, from a stranger; and a
 long text of one kind, which a regular expression tries from each of its characters on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

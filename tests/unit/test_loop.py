@@ -1,7 +1,5 @@
 """The one loop: how a story that is broken off ends."""
 
-from __future__ import annotations
-
 import json
 import stat
 from collections.abc import Callable, Generator

@@ -1,7 +1,5 @@
 """What a script takes from IPEX and oneCCL is found line by line, whatever it calls it, and nothing in it is run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A workflow inside another one: what of it is passed on, and interruptions that reach it."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 
 import pytest

@@ -1,7 +1,5 @@
 """One number for the oldest Python on hosts: the constant, what runs there, and the documentation agree."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Options are made from the models, help texts keep one style, every example works, and the old words still do."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Values that are plainly of the type of their option are not converted by Typer; all others are."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import pytest

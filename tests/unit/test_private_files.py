@@ -1,7 +1,5 @@
 """What ipexctl keeps for itself on the controller is for nobody else, whatever the umask."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """What controller and hosts say to each other: written, read back, and read when damaged."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Records are read as they were written: JSON's own types only, whatever else the text holds."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Events → Report → exit code."""
 
-from __future__ import annotations
-
 import json
 import random
 import shlex

@@ -1,7 +1,5 @@
 """What a script certainly imports, and nothing else: a false alarm would be worse than none."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Seals of a connection: only what the other side sent next opens; and only who knows the token is believed."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Figures of any length in a bounded number of points."""
 
-from __future__ import annotations
-
 import math
 
 from hypothesis import given

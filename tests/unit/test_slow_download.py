@@ -1,7 +1,5 @@
 """Files that come slowly to a host: from where, how fast, how the others fare, and what else can be done."""
 
-from __future__ import annotations
-
 import pytest
 
 from ipexctl.decide.run.slow_download import describe_slow_download

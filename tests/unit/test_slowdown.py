@@ -1,7 +1,5 @@
 """A run that becomes slow: the pace that it had, the host that the others wait for, why, and the run without it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import pytest

@@ -3,8 +3,6 @@
 docs/ssh.md names the differences; they are not among the cases here.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

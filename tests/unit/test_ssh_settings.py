@@ -1,7 +1,5 @@
 """Settings of hosts from the user's ssh_config and the system's; `test_ssh_config_differential` compares with ssh."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

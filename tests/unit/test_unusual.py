@@ -1,7 +1,5 @@
 """What is unusual in ranks' output, and what is known to be harmless."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ipexctl.decide.run.unusual import UNUSUAL_LIMIT

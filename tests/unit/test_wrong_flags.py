@@ -1,7 +1,5 @@
 """A wrong value of a flag is told in our words: what the flag takes, and what it was given."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

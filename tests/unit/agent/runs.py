@@ -1,7 +1,5 @@
 """Runs of a real keeper on this machine, without a launcher: mpirun is a program of the test's choice."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

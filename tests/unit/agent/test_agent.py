@@ -1,7 +1,5 @@
 """The agent, one file for all that is done on hosts, has the roles its package names."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a run wrote is read after its end was: that is told, and Ctrl-C then is no order to stop."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Generator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoints in a directory, and their way from one host to another."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What notes the first collective of a rank is out of the way afterwards: the second costs nothing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is told of a rank's death: an exception that nobody caught, or the stacks of a crash."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

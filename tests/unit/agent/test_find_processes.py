@@ -1,7 +1,5 @@
 """The proof that nothing of a run is left costs no Python where that is so, and misses nothing."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A full disk under a run's directory, or a used-up quota, changes no rank's end and does not end the guard."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -6,8 +6,6 @@ cleans once, and has one end for each rank.
 `make fuzz` plays other histories each time; ``IPEXCTL_HISTORIES=10000`` so many.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

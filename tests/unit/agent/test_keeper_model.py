@@ -4,8 +4,6 @@ doubled or missing, in any order. Every history ends in *done*, and the report h
 `make fuzz` plays other histories each time; ``IPEXCTL_HISTORIES=100000`` so many.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which checkpoints are whole, what is copied where, and which one the ranks go on from."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ipexctl.protocol import journal

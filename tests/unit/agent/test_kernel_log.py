@@ -1,7 +1,5 @@
 """oneDNN's lines leave a rank's output, whatever pieces it comes in, and nothing else does."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

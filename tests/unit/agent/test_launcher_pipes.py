@@ -1,7 +1,5 @@
 """The launcher's shims reach the keeper through named pipes, and end by its word or with it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The libraries that a rank really loaded, with their versions; two of a kind are said, one is not."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The runs of a host are found although the environments they were started from are gone."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """A guard without its keeper: where it looks for one, and when it gives up."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Whether ranks work together: what their processes tell, folded into worlds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

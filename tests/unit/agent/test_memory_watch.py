@@ -1,7 +1,5 @@
 """A rank whose memory is about to run out is asked where it stands; one that does not grow is not."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What keeper and guard make is for nobody else, whatever the login's umask, which ranks keep (faults.md J4)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

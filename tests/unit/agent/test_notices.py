@@ -1,7 +1,5 @@
 """What the host that leads a run reports to a command of the user, and a command that fails, hangs or is not there."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

@@ -1,7 +1,5 @@
 """What others may own or write is not executed, by no command: one rule, in sh and in Python, held to one table."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A host that only holds a part of a run that goes on starts no Python for it, and hides nothing else by that."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

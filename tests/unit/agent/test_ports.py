@@ -1,7 +1,5 @@
 """The ports that a keeper takes of ``--port-range``: the last free ones, for MPI takes its own from the first on."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

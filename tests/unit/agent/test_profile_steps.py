@@ -1,8 +1,6 @@
 """What a rank does with ``--profile``: the steps of a script that knows nothing of it, with a torch of nothing but an
 optimizer and a profiler that notes when it was started and stopped."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Which ends of a run its hosts start again, and what happens between two attempts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A run's directory on a host is made whole or not at all, for nobody else to write; the agent travels once."""
 
-from __future__ import annotations
-
 import os
 import stat
 import time

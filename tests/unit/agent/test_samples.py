@@ -1,7 +1,5 @@
 """What a host uses, from files as the kernel writes them; and what of them is missing on many hosts."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Samples on their way: a real keeper, a real guard and its sampler, and who watches."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

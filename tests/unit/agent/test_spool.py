@@ -1,7 +1,5 @@
 """What ranks write, stored in segments: exact, under a cap, and with a full disk."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

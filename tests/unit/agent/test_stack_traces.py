@@ -1,7 +1,5 @@
 """Ranks are asked for their stacks by a signal; those that get little of a core have time to answer."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

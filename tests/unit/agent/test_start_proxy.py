@@ -1,7 +1,5 @@
 """What a guard starts of the commands that launchers write for a remote shell, in whichever shell's language."""
 
-from __future__ import annotations
-
 import pytest
 
 from ipexctl.remote.agent.launcher_proxy import find_command

@@ -1,7 +1,5 @@
 """Keeper and guards start together: a guard is told the keeper's port on its input, or ends."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

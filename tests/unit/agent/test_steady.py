@@ -1,8 +1,6 @@
 """While all ranks run and write little, keeper, guard and wrappers wake up rarely: each time they take a rank's core.
 Ends do not wait for that. The pauses here are minutes long where a test would otherwise pass in spite of one."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Who reaches the keeper's port without the run's token disturbs nothing (faults.md J7)."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

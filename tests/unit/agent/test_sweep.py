@@ -1,7 +1,5 @@
 """After the end of a run its hosts are searched: over a network that loses packets more than once, if it ended well."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Literal

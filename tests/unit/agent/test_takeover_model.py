@@ -4,8 +4,6 @@ ones; clocks, connections and guards are played, by the rules of `keeper.Keeper.
 
 ``IPEXCTL_HISTORIES=100000`` so many."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from typing import Any

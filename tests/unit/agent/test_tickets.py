@@ -1,7 +1,5 @@
 """The queue of runs that wait for a host."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A watcher and its link: a real keeper, the watcher's process beside it, and who listens to it over a link."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

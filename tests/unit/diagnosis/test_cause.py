@@ -1,7 +1,5 @@
 """Which of the failed ranks is the cause."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

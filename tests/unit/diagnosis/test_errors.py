@@ -1,7 +1,5 @@
 """The catalogue of known errors is true to its own messages, and says one thing of a failure."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a rank shows of its end, and which of it decides."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What our sitecustomize does in a rank, with a torch.distributed of nothing but a rendezvous."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

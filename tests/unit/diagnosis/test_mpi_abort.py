@@ -1,7 +1,5 @@
 """Ends of the whole job in what MPI writes of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from ipexctl.protocol.mpi_abort import Abort, find_aborts

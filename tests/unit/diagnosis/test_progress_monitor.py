@@ -1,7 +1,5 @@
 """When a run does not get on: judged from output, stages and processor time, with a clock of our own."""
 
-from __future__ import annotations
-
 from ipexctl.protocol import frames, hooks
 from ipexctl.protocol.journal import Resumed, Stall, Straggling
 from ipexctl.protocol.timings import Timings

@@ -1,7 +1,5 @@
 """Stacks as faulthandler and py-spy write them, grouped; and what is said of ranks that do not get on."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

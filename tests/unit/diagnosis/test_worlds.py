@@ -1,7 +1,5 @@
 """What a rank's Python tells of the worlds that its process is in, and what is said of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

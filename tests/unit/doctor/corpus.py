@@ -1,7 +1,5 @@
 """The table of microarchitectures, as the tests of this room and of launches read it."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """ARM machines: what `doctor --recorded` says of them, and what it says of both architectures together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Frames, saved bundles, and text of any kind: never an exception, never a guess."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

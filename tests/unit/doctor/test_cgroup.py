@@ -1,7 +1,5 @@
 """Limits of control groups: those of every group above count, and the lowest holds."""
 
-from __future__ import annotations
-
 import pytest
 
 from ipexctl.decide.facts.parse_facts import CgroupLimits, read_cgroup

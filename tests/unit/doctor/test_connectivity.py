@@ -1,7 +1,5 @@
 """Between hosts: who tries whom, what the attempts mean, and the program that makes them, on loopback."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

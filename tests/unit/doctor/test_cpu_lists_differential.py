@@ -1,7 +1,5 @@
 """CPU lists and masks are read as taskset reads them: the CPUs of this machine that each allows are the same."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

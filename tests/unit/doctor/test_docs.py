@@ -1,7 +1,5 @@
 """docs/findings.md says what the catalogue says."""
 
-from __future__ import annotations
-
 from tests.unit.doctor.corpus import ROOT
 from tests.unit.doctor.test_findings import CATALOGUE
 from tools.findings_page import render_findings_page

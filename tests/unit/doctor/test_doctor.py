@@ -1,7 +1,5 @@
 """The verb, over saved probes and over this machine: its events, its answer, its exit code."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

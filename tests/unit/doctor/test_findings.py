@@ -1,7 +1,5 @@
 """Each check finds what it is for, on the host it is on, and stays silent on healthy hosts."""
 
-from __future__ import annotations
-
 import json
 import re
 import string

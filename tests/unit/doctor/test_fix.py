@@ -1,7 +1,5 @@
 """What --fix does, and what it leaves alone; when a stack is imported, and what its error means."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path

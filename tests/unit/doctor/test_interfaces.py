@@ -1,7 +1,5 @@
 """The interface of a run is chosen by subnet, and says why."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Odd machines, by the words of their lscpu and /proc/cpuinfo: what they tell is read, what they do not is unknown."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The machines of tests/machines: what is read from the texts they would print is what their pages state."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The probe under real shells: complete, quick, and whole even where commands hang, rave or are missing."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Who is slow, and who is not; what a program on a host measures; how it looks."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

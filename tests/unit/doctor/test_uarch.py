@@ -1,7 +1,5 @@
 """The table of microarchitectures: whole, without contradictions, and its rules where one model has several names."""
 
-from __future__ import annotations
-
 import pytest
 
 from ipexctl.decide.facts.isa import ORDER

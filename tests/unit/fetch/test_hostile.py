@@ -1,7 +1,5 @@
 """A host that lies: what it lists and what it sends are two different things."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """What no host has is named once for all of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is to come from a host: decided from its list, whatever is in it."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Where fetched files are put: whole or not at all, and nowhere else."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

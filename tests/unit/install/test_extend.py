@@ -1,7 +1,5 @@
 """`install --with`, `--without` and `--upgrade` change the environment that is there, and nothing else of it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any

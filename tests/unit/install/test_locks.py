@@ -1,7 +1,5 @@
 """A lock file can come from anybody: what is wrong in form becomes no wheel, and nothing is contacted or written."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

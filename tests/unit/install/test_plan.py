@@ -1,7 +1,5 @@
 """What an install will do, from what was seen."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Requirements that are no wheels: what would have to be built is refused, with what to do, before hosts are probed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

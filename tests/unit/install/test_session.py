@@ -1,7 +1,5 @@
 """Conversations with our program on a host, when the program or the host does not keep to them."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The wheel of impi_torch that install brings along: what its own project file says it is, and the same every time."""
 
-from __future__ import annotations
-
 import zipfile
 from email.parser import Parser
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where wheels come from: the user's settings, platforms, logins. (Indexes themselves: integration/test_install.py.)"""
 
-from __future__ import annotations
-
 import io
 import os
 import tarfile

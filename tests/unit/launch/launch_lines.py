@@ -4,8 +4,6 @@ Each row of `LINES`: the line, the words, and the codes of what is said about it
 one of `FILES`. Sources: guides of Hugging Face, Horovod, DeepSpeed, Lightning and Slurm; job scripts and issues on
 GitHub."""
 
-from __future__ import annotations
-
 from tests.tables import read_table
 
 FILES: dict[str, str] = dict(read_table("launch_lines/files"))

@@ -1,7 +1,5 @@
 """Accelerate's configuration, written and read, and the two ways to start it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

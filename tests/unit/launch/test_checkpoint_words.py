@@ -1,7 +1,5 @@
 """Where a script's checkpoints are, and the words that make it go on from one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

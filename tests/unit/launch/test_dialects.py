@@ -1,7 +1,5 @@
 """All that a dialect says, as it was read last: `python -m tests.unit.launch.test_dialects` writes it anew."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args

@@ -1,8 +1,6 @@
 """The launch written for other programs. ``golden/`` holds each form; `python -m tests.unit.launch.test_emit`
 writes it anew (then read the difference)."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Engines: what each file of ``data/engines`` makes hosts start, and what is refused."""
 
-from __future__ import annotations
-
 import subprocess
 from importlib.resources import files
 from pathlib import Path

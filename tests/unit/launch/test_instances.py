@@ -1,8 +1,6 @@
 """Instances: processes that do not know of each other, each on cores of its own; node0 has two NUMA nodes of four
 cores, node1 one of six, all with two hardware threads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The launch of two hosts of different shapes: its words, its environments, and what the plan says of them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

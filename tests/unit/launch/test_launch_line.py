@@ -1,7 +1,5 @@
 """Launch lines of other programs become the `ipexctl run` that does the same, or are refused; nothing is guessed."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from types import SimpleNamespace

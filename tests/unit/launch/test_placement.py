@@ -1,7 +1,5 @@
 """Which rank gets which cores: laws that hold on every machine of tests/machines, and on random ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a run starts: what a word means, placeholders, one process a host, roles; and how hosts look for a program."""
 
-from __future__ import annotations
-
 import http.server
 import os
 import subprocess

@@ -1,8 +1,6 @@
 """The world of an attempt that some hosts no longer belong to: what the hosts compute is what a launch on those hosts
 alone would have been."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two hosts of different shapes, as the launch sees them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

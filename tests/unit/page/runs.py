@@ -1,8 +1,6 @@
 """Runs as streams of events, for the pages: good, failed, hanging, with a lost host; 2 ranks or 64, a minute or a
 day."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

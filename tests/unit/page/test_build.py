@@ -1,7 +1,5 @@
 """Events → the values of a page."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

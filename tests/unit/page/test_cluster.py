@@ -1,7 +1,5 @@
 """What runs know of their cluster: properties of hosts, and what doctor reported of them."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs side by side."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from dataclasses import replace

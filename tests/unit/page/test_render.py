@@ -1,7 +1,5 @@
 """Pages as HTML: whole, safe, bounded, and never the reason why a run fails."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

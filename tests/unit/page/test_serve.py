@@ -1,7 +1,5 @@
 """The page of a run that goes on: for this machine, for those who know the token, and at no cost for the run."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import os

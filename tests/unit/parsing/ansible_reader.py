@@ -4,8 +4,6 @@
 above them) and its variables, those of its groups and of files beside the inventory included, as text.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

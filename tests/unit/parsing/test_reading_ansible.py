@@ -1,7 +1,5 @@
 """Inventories are read as ansible-core reads them: groups, their children and variables, ranges, what wins."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Inventories written for other tools, and read back."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Callable

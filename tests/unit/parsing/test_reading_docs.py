@@ -1,7 +1,5 @@
 """Every example of the reference pages is read, and every key of the schema is named there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

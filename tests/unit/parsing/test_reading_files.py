@@ -1,7 +1,5 @@
 """Files as users give them: missing, special, huge, foreign, and open to others."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

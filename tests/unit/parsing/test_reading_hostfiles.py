@@ -1,7 +1,5 @@
 """Hostfiles in every dialect, and what is said of bad ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What inventories of Ansible hold beside hosts: templates, options of ssh, vaults, plugins, files of variables."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """``--limit``."""
 
-from __future__ import annotations
-
 import pytest
 
 from ipexctl.decide.parsing import limit_inventory, parse_inventory

@@ -1,7 +1,5 @@
 """Playbooks: what they may say, and what is said of bad ones."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

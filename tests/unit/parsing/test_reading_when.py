@@ -1,7 +1,5 @@
 """``when:`` what it understands, what it refuses, and what it says of a host."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

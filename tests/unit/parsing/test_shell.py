@@ -1,7 +1,5 @@
 """Shell text is split as bash splits it, without running any of it; bash itself is the judge."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

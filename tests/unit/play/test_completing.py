@@ -1,7 +1,5 @@
 """What Tab offers: hosts, playbooks and runs that files here know; asked as a shell asks, by the environment."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

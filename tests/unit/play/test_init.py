@@ -1,7 +1,5 @@
 """A first playbook: the hosts' facts are the defaults, what is written is read back, and nothing is overwritten."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The story of a play, over hosts that exist only here: who goes on, who is left out, when it ends, what it says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace

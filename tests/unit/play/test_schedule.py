@@ -1,7 +1,5 @@
 """Which steps are done, in which batches, and when a play ends: decided without any host."""
 
-from __future__ import annotations
-
 import pytest
 
 from ipexctl.decide.play_schedule import find_missing_hosts, find_stop_reason, select_steps, split_batches

@@ -1,7 +1,5 @@
 """Which files of a host are taken for a profile: its own ranks', and none that is larger than they can be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

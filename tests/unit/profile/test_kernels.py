@@ -1,7 +1,5 @@
 """Lines of oneDNN: those that torch 2.13.0 (oneDNN 3.12.0) wrote here, and those of oneDNN's guide."""
 
-from __future__ import annotations
-
 import pytest
 
 from ipexctl.decide.profile.kernels import Kernel, find_isa, parse_kernels, sum_kernels

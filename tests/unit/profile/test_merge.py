@@ -1,7 +1,5 @@
 """Ranks on one clock: collectives are matched, stragglers are measured, one trace shows all."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from itertools import pairwise

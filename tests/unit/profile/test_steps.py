@@ -1,7 +1,5 @@
 """Which steps ``--profile`` means, and what ranks record of them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The trace of one rank: what is read of it, and that a damaged or hostile one is refused with a reason."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

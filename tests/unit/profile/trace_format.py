@@ -3,8 +3,6 @@
 "Trace Event Format" (docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU) and what Perfetto's
 importer says of JSON: slices of a thread must nest, an arrow that no slice encloses is dropped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small traces as torch.profiler writes them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """docs/stacks.md says what the version table says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ipexctl.decide.releases.table import parse_table

@@ -1,7 +1,5 @@
 """What fills an environment that is missing, in the very place it was looked for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

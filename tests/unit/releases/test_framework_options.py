@@ -1,7 +1,5 @@
 """Words that came and went in Accelerate and the Trainer: which version knows which, and what is said of the others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which stack a wish becomes, and every reason why it becomes none."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table of packages that depend on torch's build, and what is said of those that do not fit."""
 
-from __future__ import annotations
-
 import pytest
 from packaging.utils import canonicalize_name
 

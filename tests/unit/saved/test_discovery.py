@@ -1,7 +1,5 @@
 """What a host says of its runs is used on other hosts, and as names on this machine: it can say only what can be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

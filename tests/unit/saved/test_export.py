@@ -1,7 +1,5 @@
 """``runs --export``: figures of saved runs in the formats of other programs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

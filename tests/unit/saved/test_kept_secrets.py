@@ -1,7 +1,5 @@
 """Secrets that one command was given are in nothing that it or a later command writes of its run."""
 
-from __future__ import annotations
-
 import base64
 import json
 import tarfile

@@ -1,7 +1,5 @@
 """The one place that masks what leaves ipexctl."""
 
-from __future__ import annotations
-
 import base64
 import html
 import itertools

@@ -1,7 +1,5 @@
 """``--notify`` and ``--bell``: what is reported, to whom, and that a target that fails ends nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """What `stop --orphans` takes away, and what it leaves for somebody who has not read it yet."""
 
-from __future__ import annotations
-
 import pytest
 
 from ipexctl.model.answers.manage import OrphanDirectory

@@ -1,7 +1,5 @@
 """A saved run: private, exact, and honest about what it could not store."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """A replay as slow as the run was, or faster: when each event comes."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

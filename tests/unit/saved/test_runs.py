@@ -1,7 +1,5 @@
 """The command ``runs``: what it lists of saved runs, and which of them it removes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

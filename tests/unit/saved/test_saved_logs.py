@@ -1,7 +1,5 @@
 """Logs of runs whose heads keep nothing of them any more."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

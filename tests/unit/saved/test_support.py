@@ -1,7 +1,5 @@
 """``support``: what goes into the archive of a saved run, and what never does."""
 
-from __future__ import annotations
-
 import json
 import stat
 import tarfile

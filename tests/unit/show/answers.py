@@ -1,7 +1,5 @@
 """An answer of each kind, as real hosts would give it: for the pictures of the screens that are no run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ipexctl.data import read_data

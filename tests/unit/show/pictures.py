@@ -6,8 +6,6 @@ The runs were recorded by tests/faults/record_screens.py on two real hosts; the 
 (`streams`).
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -4,8 +4,6 @@ python -m tests.unit.show.streams live run 8      # a terminal of your own
 python -m tests.unit.show.streams plain install 256
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import time

@@ -4,8 +4,6 @@ A picture holds one element for each run of equal style, so that differences can
 light or dark theme. It names fonts and fetches nothing.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from itertools import groupby

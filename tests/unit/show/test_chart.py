@@ -1,7 +1,5 @@
 """The bars of a benchmark as a picture."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 
 from ipexctl.model.answers.tune import TriedLaunch

@@ -1,7 +1,5 @@
 """Keys are read from a real (pseudo-)terminal, which is put back as it was."""
 
-from __future__ import annotations
-
 import os
 import pty
 import select

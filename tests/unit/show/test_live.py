@@ -1,7 +1,5 @@
 """The live screen, drawn on a terminal made of memory (pyte)."""
 
-from __future__ import annotations
-
 import io
 import re
 import time

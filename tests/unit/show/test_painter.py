@@ -1,7 +1,5 @@
 """The painter: what it writes, on a terminal made of memory (pyte)."""
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """The screens on a terminal made of memory, compared with what a person has looked at."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Iterator

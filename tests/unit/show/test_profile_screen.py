@@ -1,7 +1,5 @@
 """A profile for people, whatever its names hold; and as it is saved."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

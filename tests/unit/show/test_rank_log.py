@@ -1,7 +1,5 @@
 """The newest lines of a rank can be read and searched; memory is bounded however many it wrote."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

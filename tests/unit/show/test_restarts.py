@@ -1,7 +1,5 @@
 """What a restart lost and found: one line on the live screen, in plain output and on the card, from the journal on."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

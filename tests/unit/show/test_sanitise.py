@@ -1,7 +1,5 @@
 """What comes from outside never steers the terminal."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

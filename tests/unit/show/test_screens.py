@@ -1,7 +1,5 @@
 """Result screens: what stands out, what is left out."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace

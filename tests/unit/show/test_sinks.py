@@ -1,7 +1,5 @@
 """Plain lines, JSON lines, one JSON answer."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

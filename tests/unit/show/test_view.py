@@ -1,7 +1,5 @@
 """How a person looks at a run: rows, a rank's log, searches, panels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """What has to be sent."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How text files differ: bounded, escaped, each difference told once."""
 
-from __future__ import annotations
-
 from ipexctl.decide.planning.diff import DIFFABLE, FILES, format_diff, group_by_hosts, select_comparable_files
 from ipexctl.decide.planning.sync import RemoteEntry, RemoteTree, SyncPlan
 from ipexctl.model.trees import TreeEntry

@@ -1,7 +1,5 @@
 """Known host keys."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """What names a snapshot of a Hugging Face hub, and what later runs know of one that a host has."""
 
-from __future__ import annotations
-
 import pytest
 
 from ipexctl.decide.facts.system import find_hub_cache

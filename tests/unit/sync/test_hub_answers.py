@@ -1,7 +1,5 @@
 """What a hub says of its files, and a directory that another library fills while it is measured."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Patterns as in .gitignore."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from random import Random

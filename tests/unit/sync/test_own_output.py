@@ -1,7 +1,5 @@
 """``ipexctl run train.py > train.log`` and ``| tee train.log`` in the project: such a log grows while it is sent."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which tree a script or a directory belongs to, where it goes on hosts, and what of it is big."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

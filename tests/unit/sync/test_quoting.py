@@ -1,7 +1,5 @@
 """How a command travels through login shells."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What of a launch is varied, and the task and the words that come of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Which launches a study tries, in which order, and what it makes of their rates. The clock is a number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
