@@ -21,7 +21,7 @@ PARALLEL := -n $(IPEXCTL_TEST_WORKERS) $(DIST)
 IPEXCTL_FAST_WORKERS ?= $(shell n=$$((3 * $$(nproc))); echo $$((n < 16 ? n : 16)))
 unexport PYTHONDONTWRITEBYTECODE # some images set it, and each worker would compile all tests again
 
-.PHONY: dev pages demo test again fast fast-lowest test-stack test-arm test-frameworks test-torch faults soak chaos survival drills fuzz coverage mutation test-impi bench lock audit sbom lint clean
+.PHONY: dev pages demo test again fast fast-lowest test-stack test-stack-all test-arm test-frameworks test-torch faults soak chaos survival drills fuzz coverage mutation test-impi bench lock audit sbom lint clean
 
 # The main job on an embedded cluster: from a hostfile to a trained model, with plain torch (0.3 GB) or STACK=ipex (4 GB).
 STACK ?= native
@@ -50,22 +50,30 @@ fast: $(VENV)/.dev
 	@sh tools/system.sh test
 	$(PYTEST) -n $(IPEXCTL_FAST_WORKERS) $(DIST) tests/unit tests/contract
 
-# The same tests with the oldest release of each dependency that pyproject.toml allows, in an environment of their own; the
-# pictures of screens are those of requirements.lock: other releases of Rich cut texts elsewhere.
+# The same tests with the oldest release of each dependency that pyproject.toml allows, in an environment of their own, but
+# those of what asks for no dependency or for msgspec alone, whose records all others have as well; the pictures of screens
+# are those of requirements.lock: other releases of Rich cut texts elsewhere.
 LOWEST := .venv-lowest
+NOT_LOWEST := agent diagnosis doctor fetch sync show/test_pictures.py test_docs.py test_guides.py test_harmless.py test_house.py \
+	test_oldest_python.py test_ssh_config_differential.py
 fast-lowest: $(BIN)/uv
 	@sh tools/system.sh test
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(LOWEST)
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable .
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --group test
-	$(LOWEST)/bin/python -m pytest -n $(IPEXCTL_FAST_WORKERS) $(DIST) -m "not hosts" --ignore tests/unit/show/test_pictures.py tests/unit tests/contract
+	$(LOWEST)/bin/python -m pytest -n $(IPEXCTL_FAST_WORKERS) $(DIST) -m "not hosts" $(NOT_LOWEST:%=--ignore tests/unit/%) tests/unit tests/contract
 
-# All recipes and real rows, which compute, and each framework once: a worker for each core and one more, up to 4. Root, the
-# network and 50 GB of disk.
+# The recipes, three real rows and each kind of framework once: they compute, so a worker for each core and one more, up to 4.
+# Root, the network and 50 GB of disk.
 IPEXCTL_STACK_WORKERS ?= $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4)))
 test-stack: $(VENV)/.dev
 	@sh tools/system.sh test
-	$(PYTEST) -n $(IPEXCTL_STACK_WORKERS) --dist loadfile --no-loadscope-reorder -m "stack and not beyond_core" tests/e2e tests/integration
+	$(PYTEST) -n $(IPEXCTL_STACK_WORKERS) $(DIST) -m "stack and not beyond_core" tests/e2e tests/integration
+
+# All of that: every row, recipe and framework, also in the ways that prove the same twice.
+test-stack-all: $(VENV)/.dev
+	@sh tools/system.sh test
+	$(PYTEST) -n $(IPEXCTL_STACK_WORKERS) $(DIST) -m stack tests/e2e tests/integration
 
 # The main job on hosts of arm64, whose programs qemu runs: root, and the mirror and the index when cold.
 test-arm: $(VENV)/.dev

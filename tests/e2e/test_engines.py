@@ -211,7 +211,7 @@ def trained(result: CommandResult, workspace: Workspace) -> None:
 
 @pytest.mark.stack
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("mpi", ["openmpi", "mpich-wheel"], indirect=True)
+@pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich-wheel", marks=pytest.mark.beyond_core)], indirect=True)
 def test_the_example_trains_unchanged_under_the_hosts_own_mpi(
     installed: Installed, workspace: Workspace, mpi: str
 ) -> None:

@@ -18,6 +18,7 @@ from tests.hub import Hub
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 SCRIPT = RANKS / "framework.py"
+LONGER = pytest.mark.beyond_core
 WAYS = {"gloo": ("--backend", "gloo"), "impi": ("--backend-override",)}
 
 
@@ -68,13 +69,17 @@ def start_plainly(cluster: Cluster, size: int, name: str) -> list[str]:
 @pytest.mark.parametrize(
     ("size", "way"),
     [
-        pytest.param(2, "gloo", marks=pytest.mark.beyond_core),
+        pytest.param(2, "gloo", marks=LONGER),
         (2, "impi"),
-        pytest.param(3, "impi", marks=pytest.mark.beyond_core),
+        pytest.param(3, "impi", marks=LONGER),
     ],
 )
 @pytest.mark.parametrize(
-    "name", ["trainer", "sft", "lora", "embed", "lightning", "fsdp2", "parallel", "mpi", "shipped"]
+    "name",
+    [
+        *("trainer", "sft", "lightning", "fsdp2", "parallel", "mpi", "shipped"),
+        *(pytest.param(name, marks=LONGER) for name in ("lora", "embed")),  # test_sft.py has these
+    ],
 )
 def test_a_framework_trains_on_all_hosts_to_what_it_gives_without_us(
     workspace: Workspace, run_plainly: Callable[[int, str], list[str]], name: str, size: int, way: str
@@ -89,13 +94,13 @@ def test_a_framework_trains_on_all_hosts_to_what_it_gives_without_us(
 
 
 @pytest.mark.usefixtures("frameworks")
-@pytest.mark.parametrize("way", [pytest.param("gloo", marks=pytest.mark.beyond_core), "impi"])
+@pytest.mark.parametrize("way", [pytest.param("gloo", marks=LONGER), "impi"])
 @pytest.mark.parametrize(
     ("name", "words", "cause"),
     [
-        ("trainer", ("--env", "ACCELERATE_USE_CPU=false"), "ACCELERATE_USE_CPU"),
+        pytest.param("trainer", ("--env", "ACCELERATE_USE_CPU=false"), "ACCELERATE_USE_CPU", marks=LONGER),
         ("alone", (), "num_nodes"),
-        ("bare", (), "PartialState"),
+        pytest.param("bare", (), "PartialState", marks=LONGER),
     ],
 )
 def test_ranks_that_train_alone_are_reported_with_the_cause(

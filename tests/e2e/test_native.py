@@ -62,6 +62,7 @@ def test_accelerate_of_today_starts_mpirun_itself(native: Installed, workspace: 
     ranks_of(output(workspace, result, 2), 2, ipex=False)
 
 
+@pytest.mark.beyond_core
 def test_the_bench_measures_each_form_that_is_there(native: Installed, workspace: Workspace, tmp_path: Path) -> None:
     plot = tmp_path / "bert.svg"
     words = ("--size", "tiny", "--steps", "5", "--plot", plot, "--json")

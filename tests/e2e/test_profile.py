@@ -61,7 +61,7 @@ def test_the_steps_of_all_ranks_are_profiled_and_the_late_rank_is_seen(native: I
 
 def test_the_trainer_is_profiled_as_it_is(native: Installed, workspace: Workspace) -> None:
     """Accelerate's optimizer is a wrapper of torch's: its steps count once."""
-    quick = ("--cpu", "--epochs", "1", "--pairs", "512", "--batch", "8")
+    quick = ("--cpu", "--epochs", "1", "--pairs", "96", "--batch", "8")
     words = (*BOTH, "--launcher", "accelerate", "--profile", "2")
     workspace.succeed("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600)
     profile = read_profile(workspace.records[-1])
