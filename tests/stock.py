@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import lend
+from tests.e2e.workspace import LIGHT, lend
 from tests.mpi import IMPI, WHEELS, make
 
 ROOT = Path(__file__).parents[1]
@@ -31,9 +31,11 @@ KEPT = 86400.0  # seconds for which an environment that nobody uses stays
 
 
 def over(*core: str) -> pytest.MarkDecorator:
-    """A test that needs ``group`` is one of each backend; those that ``core`` does not name are for longer runs."""
-    marks = {name: [pytest.mark.backend, *([] if name in core else [pytest.mark.beyond_core])] for name in BACKENDS}
-    return pytest.mark.parametrize("group", [pytest.param(name, marks=marks[name]) for name in BACKENDS], indirect=True)
+    """A test that needs ``group`` is one of each backend; those that ``core`` does not name are for longer runs. "none"
+    in ``core``: also one of ranks that do not meet and need no torch, where all that counts is ours."""
+    names = (*BACKENDS, *({"none"} & {*core}))
+    marks = {name: [pytest.mark.backend, *([] if name in core else [pytest.mark.beyond_core])] for name in names}
+    return pytest.mark.parametrize("group", [pytest.param(name, marks=marks[name]) for name in names], indirect=True)
 
 
 @pytest.fixture(scope="package")
@@ -49,8 +51,12 @@ def mpich(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def group(request: pytest.FixtureRequest, hosts: Cluster, stock: str) -> Iterator[tuple[str, ...]]:
+def group(request: pytest.FixtureRequest, hosts: Cluster) -> Iterator[tuple[str, ...]]:
     """Words of ``ipexctl run`` by which the ranks of our scripts meet, as a process group of torch (ranks/meet.py)."""
+    if request.param == "none":
+        yield ("--venv", LIGHT)
+        return
+    stock = request.getfixturevalue("stock")
     mpi = ("--mpi", request.getfixturevalue("mpich")) if request.param == "mpich" else ()
     yield ("--venv", stock, "--backend", "gloo" if request.param == "gloo" else "impi", *mpi, "--env", "MEET=1")
     remove_mpichs_files(hosts)

@@ -97,7 +97,7 @@ def test_a_rank_that_sleeps_in_its_data_loader(desk: Workspace, hosts: Cluster, 
     record("loader", desk)
 
 
-@over("impi")
+@over()
 def test_nan_on_all_ranks(desk: Workspace, group: tuple[str, ...]) -> None:
     with on_screen(desk, *run(group, "nan")) as terminal:
         expect(
@@ -156,7 +156,10 @@ ENDS: dict[str, tuple[Callable[[Cluster], AbstractContextManager[object]], tuple
 }
 
 
-@pytest.mark.parametrize("fault", ENDS)
+@pytest.mark.parametrize(
+    "fault",
+    ["exception", "disk", *(pytest.param(fault, marks=pytest.mark.beyond_core) for fault in ("flood", "memory"))],
+)
 @over("impi")
 def test_a_rank_that_ends(desk: Workspace, hosts: Cluster, group: tuple[str, ...], fault: str) -> None:
     prepare, patterns = ENDS[fault]

@@ -171,7 +171,7 @@ def test_the_plan_is_what_then_runs(workspace: Workspace, hosts: Cluster) -> Non
     assert len(ports) == 1
 
 
-QUICK = {("mpi4py", "one"), ("mpi4py", "abort"), ("impi", "one")}
+QUICK = {("mpi4py", "abort"), ("impi", "one")}
 
 
 def list_cells() -> Iterator[Any]:

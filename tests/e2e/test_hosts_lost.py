@@ -21,7 +21,7 @@ def await_text(hosts: Cluster, text: bytes, files: str = "out.bin.*", seconds: f
     wait(lambda: text in b"".join(path.read_bytes() for path in place.glob(f"*/{files}")), seconds, pause=0.2)
 
 
-@over("impi")
+@over()
 def test_a_run_goes_on_without_a_lost_host_if_enough_remain(
     start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
 ) -> None:
@@ -75,7 +75,7 @@ def test_a_detached_run_goes_on_without_a_host_that_was_cut_and_takes_it_back(
     assert not find_orphans(hosts)
 
 
-@over("gloo")
+@over("none")
 def test_a_run_does_not_start_again_if_too_few_hosts_remain(
     start: Start, hosts: Cluster, group: tuple[str, ...]
 ) -> None:

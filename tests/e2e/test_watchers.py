@@ -93,7 +93,7 @@ def test_logs_gives_a_ranks_bytes_with_nothing_added(workspace: Workspace, hosts
     assert not find_orphans(hosts)
 
 
-@over("gloo")
+@over("none")
 def test_stop_ends_a_run_from_elsewhere_and_its_output_can_still_be_fetched(
     workspace: Workspace, start: Start, hosts: Cluster, group: Group, tmp_path: Path
 ) -> None:
@@ -108,7 +108,7 @@ def test_stop_ends_a_run_from_elsewhere_and_its_output_can_still_be_fetched(
     assert not [p for host in hosts.names for p in hosts.processes(host) if "IPEXCTL_RUN" in p.environ]
 
 
-@over("impi")
+@over("none")
 def test_stop_of_a_run_that_a_lost_guard_has_ended_is_done_when_nothing_of_it_is_left(
     workspace: Workspace, hosts: Cluster, group: Group
 ) -> None:
@@ -126,7 +126,7 @@ def test_stop_of_a_run_that_a_lost_guard_has_ended_is_done_when_nothing_of_it_is
     assert not [p for host in hosts.names for p in hosts.processes(host) if "IPEXCTL_RUN" in p.environ]
 
 
-@over("impi")
+@over("none")
 def test_reap_takes_away_what_a_killed_keeper_left(
     workspace: Workspace, start: Start, hosts: Cluster, group: Group
 ) -> None:

@@ -22,24 +22,24 @@ def outcomes(controller: Workspace) -> dict[int, dict[str, Any]]:
 
 
 @pytest.mark.fault("F3")
-@over("impi")
-def test_f3_a_rank_runs_out_of_memory(controller: Workspace, hosts: Cluster, group: tuple[str, ...]) -> None:
-    with memory(hosts, "node1", 1 << 30):
+@over("none")
+def test_f3_a_rank_runs_out_of_memory(controller: Workspace, mpi: Cluster, group: tuple[str, ...]) -> None:
+    with memory(mpi, "node1", 1 << 30):
         result = controller("run", *group, *ON, RANKS / "eater.py", "1")
     assert result.code == 5, result
     assert "rank 1 on node1 was killed (out of memory: " in result.out
     assert "of 1.0 GiB of its control group" in result.out
-    assert not find_orphans(hosts)
+    assert not find_orphans(mpi)
 
 
 @pytest.mark.fault("F4")
 @pytest.mark.parametrize(("codes", "failed"), [((1, 2), {0, 1}), ((64, 128), {0, 1}), ((0, 7), {1})])
-@over("gloo")
+@over("none")
 def test_f4_ranks_fail_together_with_different_codes(
-    controller: Workspace, hosts: Cluster, group: tuple[str, ...], codes: tuple[int, int], failed: set[int]
+    controller: Workspace, mpi: Cluster, group: tuple[str, ...], codes: tuple[int, int], failed: set[int]
 ) -> None:
     for _ in range(10):  # on a busy machine the second is asked to end before it is gone: torch's memory is freed first
-        hosts.exec("node0", ["sh", "-c", f"rm -f {LEDGERS}/ready*"])
+        mpi.exec("node0", ["sh", "-c", f"rm -f {LEDGERS}/ready*"])
         result = controller("run", *group, *ON, "--ppn", "2", "--grace", "2", PLAYER, "pair", *map(str, codes))
         assert result.code == 5, result
         rows = outcomes(controller)
@@ -51,7 +51,7 @@ def test_f4_ranks_fail_together_with_different_codes(
     assert f"rank {first} on node0 exited with code {codes[first]}" in result.out
     if len(failed) == 2:
         assert f"failed too: rank {1 - first} on node0" in result.out
-    assert not find_orphans(hosts)
+    assert not find_orphans(mpi)
 
 
 def list_sleepers(hosts: Cluster) -> list[str]:
@@ -61,14 +61,14 @@ def list_sleepers(hosts: Cluster) -> list[str]:
 
 
 @pytest.mark.fault("F7")
-@over("impi")
+@over("none")
 def test_f7_descendants_that_hide_are_gone_when_their_ranks_were_killed(
-    controller: Workspace, hosts: Cluster, group: tuple[str, ...]
+    controller: Workspace, mpi: Cluster, group: tuple[str, ...]
 ) -> None:
     result = controller("run", *group, *ON, "--grace", "2", PLAYER, "die", "SIGKILL")
     assert result.code == 5, result
-    assert not list_sleepers(hosts)
-    assert not find_orphans(hosts)
+    assert not list_sleepers(mpi)
+    assert not find_orphans(mpi)
 
 
 @pytest.mark.fault("F12")

@@ -46,7 +46,7 @@ def measure(command: Started, timeout: float = 200.0) -> tuple[int, int]:
 
 
 @pytest.mark.fault("H1")
-@over("gloo")
+@over("none")
 def test_h1_ranks_print_as_fast_as_they_can(
     start: Start, controller: Workspace, mpi: Cluster, group: tuple[str, ...]
 ) -> None:
