@@ -62,8 +62,8 @@ PARTS = [
     ("node1", "stub"),
     ("node2", "guard"),
 ]
-# Ranks that know nothing of each other, and groups of torch; over impi with MPICH 5 too. `make drills` meets all of them
-# in turn; else every other run is of ranks that need no torch.
+# Ranks that know nothing of each other, and groups of torch; over impi with MPICH 5 too. `make drills` meets all of
+# them; else every other run is of ranks that need no torch.
 WAYS = {
     "none": ("--venv", LIGHT),
     "impi": ("--venv", VENV, "--env", "MEET=1", "--backend", "impi"),
