@@ -23,6 +23,7 @@ Kind = Literal["api", "backend", "device", "keyword", "package", "variable", "wo
 GPU = "CUDA"  # as `MigrationRule.of`: what computes on GPUs alone
 _MODULES = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl", "torch", "accelerate")
 _CCL = ("init_process_group", "new_group", "init_device_mesh")
+_RANKS = ("rank", "local_rank")  # names of numbers
 _SHOWN_WIDTH = 100  # characters of a source line that are shown
 
 
@@ -203,8 +204,17 @@ def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[Hit]
             yield value.lineno, f'compile(backend="{text}")', backends[text]
         elif called in devices and begin.startswith("cuda"):
             yield value.lineno, f'{called}("{text or begin + "…"}")', devices[called]
+        elif "to" in devices and _is_gpu_number(called, name, value):
+            yield value.lineno, f"{called}({name + '=' if name else ''}{ast.unparse(value)})", devices["to"]
         elif rule := arguments.get(f"{name} {text}") or arguments.get(name or ""):
             yield value.lineno, f"{name}={text or _format_value(value)}", rule
+
+
+def _is_gpu_number(called: str, name: str | None, value: ast.expr) -> bool:
+    """Whether an argument is the number of a GPU: what is moved ``.to(rank)``, or ``device_ids=[rank]``."""
+    if name == "device_ids":
+        return isinstance(value, ast.List) and bool(value.elts)
+    return called == "to" and name is None and getattr(value, "attr", getattr(value, "id", "")) in _RANKS
 
 
 def _get_text(value: ast.expr) -> str:

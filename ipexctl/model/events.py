@@ -168,6 +168,7 @@ class RendezvousChanged(Event):
     size: int = 0
     line: str = ""
     at: float = 0.0
+    inner: bool = False  # a process that the rank has started looks for others
 
 
 class WorldsCompared(Event):

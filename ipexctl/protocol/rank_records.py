@@ -56,7 +56,8 @@ class RankAlone(NamedTuple):
 
 class RankRendezvous(NamedTuple):
     """The rank's script looks for the others, ``size`` processes in all (0: not known), elsewhere than was ``planned``:
-    at another address, or at another port of that; ``line`` ("path:number") says so, "" where that is not known."""
+    at another address, or at another port of that; ``line`` ("path:number") says so, "" where that is not known.
+    ``inner``: it is not the rank itself, but a process that it has started by `multiprocessing`."""
 
     rank: int
     host: str
@@ -66,6 +67,7 @@ class RankRendezvous(NamedTuple):
     size: int = 0
     line: str = ""
     at: float = 0.0
+    inner: bool = False
 
 
 class RankNote(NamedTuple):

@@ -20,8 +20,9 @@ _CAUSES: Mapping[str, str] = {
     "local-rank": "{line} waits for --local_rank, which nobody gives: read the variable LOCAL_RANK there",
     "address": "{line} sets MASTER_ADDR to {value}: leave it to ipexctl",
     "torchrun": "a torchrun in the run makes a world of its own: start the script itself, or --engine torchrun SCRIPT",
-    "spawn": "the processes that a rank starts, as by torch.multiprocessing.spawn, work with each other alone: "
-    "--per-host starts the script once on each host; or leave out the spawn, and read RANK, LOCAL_RANK and WORLD_SIZE",
+    "spawn": "the processes that a rank starts, as by torch.multiprocessing.spawn, work with each other alone: leave "
+    "out the spawn, and read RANK, LOCAL_RANK and WORLD_SIZE; or --per-host, where MASTER_ADDR and MASTER_PORT stay as "
+    "they are given, and the processes of all hosts are numbered on from NODE_RANK",
     "unused": "a process group was made, and the model does not use it: wrap it, as with DistributedDataParallel",
     "torch": "a process group of one process was made: the script gives a world_size of 1, or changes WORLD_SIZE",
     "mpi": "MPI finds one process alone: mpi4py loads another MPI than the one that started the ranks",
@@ -62,7 +63,13 @@ def describe_worlds(record: journal.SeparateWorlds) -> SeparateWorlds | None:
 def find_hopeless_rendezvous(record: RankRendezvous, hosts: Sequence[str]) -> str:
     """What to say at once of a rank that looks for ranks of other hosts at its own; "" where they may be there."""
     here = hosts.count(record.host)
-    if not means_itself(record.address) or record.size <= here:
+    if not means_itself(record.address) or here == len(hosts):
+        return ""
+    if record.inner:
+        return (
+            f"{_describe_change([record])}: that is each host itself, whose processes then work with each other alone"
+        )
+    if record.size <= here:
         return ""
     missing = f"{record.size - here} of {pluralize(record.size, 'rank')}"
     return f"{_describe_change([record])}: that is each host itself, where {missing} cannot be met"

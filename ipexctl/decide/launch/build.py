@@ -8,7 +8,7 @@ from ipexctl.decide.launch import accelerate, environment, instances, mpi_launch
 from ipexctl.decide.launch.dialects import get_dialect
 from ipexctl.decide.launch.dialects.base import LaunchLine, PortEnv, ProxyHost
 from ipexctl.decide.launch.environment import HostRuntime, RunSettings
-from ipexctl.decide.launch.programs import Start, find_doubtful_words
+from ipexctl.decide.launch.programs import Start, find_doubtful_words, uses_placeholders
 from ipexctl.decide.releases.framework_options import FrameworkOption, find_unsupported_arguments
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.errors import Exit, Note, UsageError, advise
@@ -99,7 +99,7 @@ def build_launch(
         words = accelerate.build_interpreter_arguments(config, packages, user_values, options)
     starts = starts or (Start("module" if task.module else "python", script, task.args),)
     argvs = [start.build_words((runtime.python, *words)) for start in starts]
-    fills = task.per_host or bool(task.role) or starts[0].kind != "python"
+    fills = task.per_host or bool(task.role) or starts[0].kind != "python" or uses_placeholders(task)
     known = (task, head.interface, used, backend, workers, isa_settings, user_env)
     together = size > 1 and not task.independent
     cpus_alone = together and not any(map(accelerate.has_accelerator, facts.values()))

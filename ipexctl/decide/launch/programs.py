@@ -9,8 +9,9 @@ from ipexctl.decide.script_imports import parse_script
 from ipexctl.model.engines import Engine
 from ipexctl.model.errors import Note, UsageError, advise
 from ipexctl.model.json_values import Record
+from ipexctl.model.tasks import Run
 from ipexctl.model.text import printable
-from ipexctl.protocol.placeholders import NAMES
+from ipexctl.protocol.placeholders import NAMES, PATTERN
 
 _NAME = re.compile(r"[A-Za-z0-9_][\w+-]*")
 # A #! line by which env starts a program: after its options of one word, and variables.
@@ -123,6 +124,11 @@ def parse_file(name: str, data: bytes, executable: bool, args: tuple[str, ...]) 
             hint = advise("run", "--program", "bash", name, *args, text=f"{hint}, or:")
         raise UsageError(f"{shown} does not say what starts it", reasons=reasons, hint=hint)
     return python
+
+
+def uses_placeholders(task: Run) -> bool:
+    """Returns whether an argument or a variable of the user has a placeholder."""
+    return any(PATTERN.search(text) for text in (*task.args, *task.env.values()))
 
 
 def find_doubtful_words(words: Sequence[str]) -> Iterator[Note]:

@@ -46,7 +46,7 @@ class Hooks(names.ModuleHooks):
         self.reached: "Any" = set()
         self.worlds: "Any" = None
         meeting = os.environ.get(names.MEETING_ENV, "")
-        if meeting:  # there are other ranks
+        if meeting.endswith(" 1"):  # there are other ranks
             self.hooks.update(dict.fromkeys(WORLDS, self.hook_world))
         self.meeting = directory, rank, meeting
 
@@ -177,7 +177,7 @@ class Hooks(names.ModuleHooks):
         getattr(self.load_worlds(), WORLDS[module.__name__])(module)
 
     def judge_world(self) -> None:
-        if self.worlds:
+        if self.worlds and self.worlds.together:
             self.worlds.end()
 
     def wrap_rendezvous(self, module: "Any") -> None:
@@ -193,7 +193,7 @@ class Hooks(names.ModuleHooks):
             self.record_stage(names.RENDEZVOUS)
             result = own(*args, **kwargs)
             self.record_stage(names.CONNECTED)
-            if worlds:
+            if worlds and worlds.together:
                 worlds.note_group()
                 worlds.answer_requests()
             return result
@@ -222,7 +222,7 @@ class Hooks(names.ModuleHooks):
                 if name != "barrier":
                     unwrap()
                     self.record_libraries()
-                if worlds:
+                if worlds and worlds.together:
                     worlds.note_collective(name)
                 return result
 

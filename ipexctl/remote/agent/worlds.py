@@ -53,7 +53,8 @@ class Worlds:
 
     def __init__(self, directory: str, rank: str, meeting: str) -> None:
         self.base, self.rank = os.path.join(directory, names.RANKS, rank), int(rank)
-        address, port = meeting.split(" ")
+        address, port, together = meeting.split(" ")
+        self.together = together == "1"  # the ranks are to work together
         self.planned = {"MASTER_ADDR": address, "MASTER_PORT": port}
         self.script = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0])
         self.written: "Any" = set()
@@ -100,8 +101,13 @@ class Worlds:
             size = int(kwargs.get("world_size", -1))
             size = size if size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
             line = find_call() if url else find_assignment(self.script, changed[0], place[changed[0]])
-            place = {"address": place["MASTER_ADDR"], "port": place["MASTER_PORT"]}
-            self.write("meeting", names.MEETING, planned=self.planned["MASTER_ADDR"], size=size, line=line, **place)
+            place = {
+                "address": place["MASTER_ADDR"],
+                "port": place["MASTER_PORT"],
+                "planned": self.planned["MASTER_ADDR"],
+            }
+            inner = __import__("multiprocessing").parent_process() is not None
+            self.write("meeting", names.MEETING, size=size, line=line, inner=inner, **place)
 
     @quietly
     def note_group(self, exchanged: bool = False) -> None:

@@ -234,8 +234,8 @@ def _build_environment(directory: str, spec: "RunSpec", place: "RankSpec", rank:
     names.setdefault("TORCHELASTIC_ERROR_FILE", os.path.join(directory, paths.RANKS, "%d.elastic" % rank))
     if not names.get("MASTER_PORT") and not independent:
         names["MASTER_PORT"] = str(files.read_json(directory, paths.PORT)["port"])
-    if spec.size > 1 and spec.meeting and not independent:
-        names[MEETING_ENV] = "%s %s" % (names.get("MASTER_ADDR"), names["MASTER_PORT"])
+    if spec.size > 1 and not independent:
+        names[MEETING_ENV] = "%s %s %d" % (names.get("MASTER_ADDR"), names["MASTER_PORT"], spec.meeting)
     hooks = os.path.join(directory, paths.HOOKS)
     names["PYTHONPATH"] = ":".join([hooks, *filter(None, [names.get("PYTHONPATH", "")])])
     return names

@@ -83,7 +83,7 @@ def test_a_rank_that_has_joined_others_tells_its_last_collectives_when_asked(tmp
     for name, data in agent.read_hooks().items():
         (tmp_path / name).write_bytes(data)
     script = tmp_path / "rank.py"
-    joins = f"import _ipexctl_worlds\n_ipexctl_worlds.Worlds({str(tmp_path)!r}, '0', 'node0 1').answer_requests()"
+    joins = f"import _ipexctl_worlds\n_ipexctl_worlds.Worlds({str(tmp_path)!r}, '0', 'node0 1 1').answer_requests()"
     script.write_text(f"import json, time\n{TORCH}\n{joins}\nprint('ready', flush=True)\ntime.sleep(1000)\n")
     env = {**os.environ, "PYTHONPATH": str(tmp_path), DIRECTORY_ENV: str(tmp_path), RANK_ENV: "0"}
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=env) as rank:

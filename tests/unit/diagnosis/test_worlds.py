@@ -30,7 +30,7 @@ def run(place: Path, script: str, *words: str, files: Mapping[str, str] = {}, **
     (place / "train.py").write_text(script)
     known = {
         "PYTHONPATH": f"{place}:{library}", hooks.DIRECTORY_ENV: str(place / "run"), hooks.RANK_ENV: "1", "RANK": "1",
-        "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", hooks.MEETING_ENV: "10.0.0.1 29500",
+        "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", hooks.MEETING_ENV: "10.0.0.1 29500 1",
         "MPI_SIZE": "4",
     }  # fmt: skip
     command = [sys.executable, str(place / "train.py"), *words]
@@ -139,7 +139,10 @@ def test_a_script_that_meets_elsewhere_is_named_with_its_line(
     tmp_path: Path, script: str, reported: tuple[str, str, int, int]
 ) -> None:
     address, port, size, line = reported
-    [record] = [each for each in run(tmp_path, script) if isinstance(each, RankRendezvous)]
+    [record] = [each for each in run(tmp_path / "a", script) if isinstance(each, RankRendezvous)]
+    assert record == RankRendezvous(1, "", "10.0.0.1", address, port, size, f"{tmp_path}/a/train.py:{line}")
+    # Processes of --per-host need not meet: nothing else is said of them.
+    [record] = run(tmp_path, script, IPEXCTL_MEETING="10.0.0.1 29500 0")
     assert record == RankRendezvous(1, "", "10.0.0.1", address, port, size, f"{tmp_path}/train.py:{line}")
 
 
@@ -165,6 +168,15 @@ def test_where_the_plan_is_followed_or_a_store_is_given_nothing_is_reported(tmp_
     assert run(tmp_path / "store", script) == [world(used=False)]
 
 
+def test_a_process_that_a_rank_has_started_is_told_from_it(tmp_path: Path) -> None:
+    script = (
+        "import os, multiprocessing\ndef work():\n    import torch\n    os.environ['MASTER_ADDR'] = 'localhost'\n    "
+    )
+    script += f"{JOIN}\nif __name__ == '__main__':\n    process = multiprocessing.Process(target=work)\n    "
+    script += "process.start()\n    process.join()\n"
+    assert [each.inner for each in run(tmp_path, script) if isinstance(each, RankRendezvous)] == [True]
+
+
 def meets(
     rank: int, address: str = "localhost", port: str = "12355", size: int = 2, line: str = "/x/ar.py:4"
 ) -> RankRendezvous:
@@ -175,6 +187,10 @@ def test_an_address_at_which_no_other_host_can_be_met_is_reported_at_once() -> N
     text = "ar.py:4 sets MASTER_ADDR to localhost (rank 1): that is each host itself, where 1 of 2 ranks cannot be met"
     assert find_hopeless_rendezvous(meets(1), ("node0", "node1")) == text
     assert not find_hopeless_rendezvous(meets(1), ("node1", "node1")), "both are here"
+    inner = meets(1)._replace(inner=True)
+    alone = "that is each host itself, whose processes then work with each other alone"
+    assert find_hopeless_rendezvous(inner, ("node0", "node1")).endswith(alone)
+    assert not find_hopeless_rendezvous(inner, ("node1",))
     assert not find_hopeless_rendezvous(meets(1, "node7"), ("node0", "node1")), "who knows who that is"
     assert not find_hopeless_rendezvous(meets(1, size=0), ("node0", "node1")), "who knows how many"
 

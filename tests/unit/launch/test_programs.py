@@ -195,11 +195,20 @@ def test_node0_starts_something_else_and_what_is_not_python_tells_no_stages() ->
     assert [node.stages for node in made.nodes] == [False, True]
 
 
-def test_the_arguments_of_a_python_file_stay_as_they_are() -> None:
-    made = launch_two(Run(script="train.py", args=("--name", "{rank}"), env={"A": "{rank}"}))
-    assert not made.fills
-    assert made.argv[-1] == "{rank}"
-    assert not made.places[0].values
+@pytest.mark.parametrize(
+    ("args", "env", "words"),
+    [
+        (("--log", "{rank}.txt"), {}, ["0.txt", "1.txt", "2.txt"]),
+        ((), {"SLURM_PROCID": "{rank}"}, ["train.py"] * 3),
+        (("{{print}}",), {"A": "{}"}, None),
+    ],
+)
+def test_placeholders_of_a_python_file_are_replaced_where_it_has_any(
+    args: tuple[str, ...], env: dict[str, str], words: list[str] | None
+) -> None:
+    made = launch_two(Run(script="train.py", args=args, env=env))
+    assert made.fills == (words is not None)
+    assert [place.argv[-1] for place in made.places if place.argv] == (words or [])
 
 
 def test_in_a_playbook_a_program_and_a_module_are_no_paths() -> None:
