@@ -6,7 +6,16 @@ Read only when the options of a command are built (`cli.command`)."""
 from typing import Literal
 
 from ipexctl.model.saved_runs import ExportFormat, RunResult
-from ipexctl.model.tasks import Backend, Fields, VersionFields, flag, make_ppn_flag, make_ranks_flag, make_venv_flag
+from ipexctl.model.tasks import (
+    Backend,
+    Fields,
+    VersionFields,
+    advanced_flag,
+    flag,
+    make_ppn_flag,
+    make_ranks_flag,
+    make_venv_flag,
+)
 
 Screen = Literal["auto", "live", "plain", "json"]
 Dialect = Literal["mpi", "openmpi", "ansible"]
@@ -36,31 +45,26 @@ class OutputFlags(Fields):
     """What is printed."""
 
     json_: bool = flag(False, "Print only the answer, as one JSON document.", "Output", alias="json")
-    output: Screen = flag(
-        "auto",
-        "Format: live (a terminal's default), plain, or json, one object per event.",
-        "Output",
-        names=("-o",),
-        advanced=True,
+    output: Screen = advanced_flag(
+        "auto", "Format: live (a terminal's default), plain, or json, one object per event.", "Output", names=("-o",)
     )
-    verbose: int = flag(
+    verbose: int = advanced_flag(
         0,
         "Print each command executed on a host to standard error; -vv: all of debug.log (default: warnings).",
         "Output",
         names=("-v",),
-        advanced=True,
     )
 
 
 class ConnectionFlags(Fields):
     """How to connect."""
 
-    accept_new_host_keys: bool = flag(
-        False, "Record the keys of hosts that are not in known_hosts.", "Connection", advanced=True
+    accept_new_host_keys: bool = advanced_flag(
+        False, "Record the keys of hosts that are not in known_hosts.", "Connection"
     )
-    connect_timeout: float = flag(10.0, "Seconds to connect and log in.", "Connection", ge=0.1, advanced=True)
-    forks: int = flag(32, "Hosts to work on at once.", "Connection", ge=1, advanced=True)
-    ask_pass: bool = flag(False, "Ask for the passphrase of an identity file.", "Connection", advanced=True)
+    connect_timeout: float = advanced_flag(10.0, "Seconds to connect and log in.", "Connection", ge=0.1)
+    forks: int = advanced_flag(32, "Hosts to work on at once.", "Connection", ge=1)
+    ask_pass: bool = advanced_flag(False, "Ask for the passphrase of an identity file.", "Connection")
 
 
 class DryRunFlags(Fields):
@@ -79,44 +83,39 @@ class DoctorFlags(Fields):
 class RawFlags(Fields):
     """Of commands that print the output of ranks."""
 
-    raw: bool = flag(False, "Print the ranks' bytes unescaped, in plain output.", "Output", advanced=True)
+    raw: bool = advanced_flag(False, "Print the ranks' bytes unescaped, in plain output.", "Output")
 
 
 class PageFlags(Fields):
     """Of commands that leave the page of a run in its record."""
 
-    report: bool = flag(
-        True, "Write the page of the run, report.html, into its record (default: yes).", "Output", advanced=True
+    report: bool = advanced_flag(
+        True, "Write the page of the run, report.html, into its record (default: yes).", "Output"
     )
 
 
 class NotifyFlags(Fields):
     """Of commands that take long."""
 
-    notify: tuple[str, ...] = flag(
+    notify: tuple[str, ...] = advanced_flag(
         (),
         "Command that gets JSON on standard input at start, stall, failure and end; repeatable.",
         "Notifications",
         "COMMAND",
-        advanced=True,
     )
-    bell: bool = flag(False, "Ring the terminal's bell at a stall and at the end.", "Notifications", advanced=True)
+    bell: bool = advanced_flag(False, "Ring the terminal's bell at a stall and at the end.", "Notifications")
 
 
 class RunFlags(NotifyFlags, RawFlags, DryRunFlags, PageFlags):
-    emit: Emit | None = flag(
-        None,
-        "Print the launch for another program, start nothing: sh, sbatch, torchrun.",
-        metavar="PROGRAM",
-        advanced=True,
+    emit: Emit | None = advanced_flag(
+        None, "Print the launch for another program, start nothing: sh, sbatch, torchrun.", metavar="PROGRAM"
     )
-    from_mpirun: str | None = flag(
+    from_mpirun: str | None = advanced_flag(
         None,
         "Launch line to take options and script from: mpirun, torchrun, accelerate, deepspeed, srun, sbatch and more.",
         metavar="LINE",
-        advanced=True,
     )
-    label_hosts: bool = flag(False, "Print [rank host] before each line, in plain output.", "Output", advanced=True)
+    label_hosts: bool = advanced_flag(False, "Print [rank host] before each line, in plain output.", "Output")
 
 
 class TuneFlags(DryRunFlags, PageFlags):
@@ -178,11 +177,9 @@ class InitFlags(Fields):
     backend: Backend | None = flag(None, "Collectives backend (default: asked for).", "Playbook")
     ipex: bool | None = flag(None, "Use IPEX, or stock torch (default: asked for).", "Playbook")
     torch: str | None = flag(None, "Version of torch: 2.7.0, 2.7, '>=2.6,<2.8' or latest.", "Playbook", "VERSION")
-    precision: Literal["bf16", "no"] | None = flag(
-        None, "Mixed precision (default: asked for).", "Playbook", advanced=True
-    )
-    port: int | None = flag(
-        None, "Rendezvous port on node0 (default: a free one).", "Playbook", "PORT", ge=1024, le=65535, advanced=True
+    precision: Literal["bf16", "no"] | None = advanced_flag(None, "Mixed precision (default: asked for).", "Playbook")
+    port: int | None = advanced_flag(
+        None, "Rendezvous port on node0 (default: a free one).", "Playbook", "PORT", ge=1024, le=65535
     )
     playbook: str = flag("playbook.yaml", "Playbook to write.", metavar="PATH")
     yes: bool = flag(False, "Ask nothing and use what the hosts report.", names=("-y",))
@@ -216,8 +213,8 @@ class LogsFlags(RunIdFlags):
         False, "Print where the ranks stand at this moment instead, as after a stall; the run goes on.", "Output"
     )
     follow: bool = flag(False, "Follow the output to the end of the run; also -f.", "Output", names=("-F",))
-    output: Screen = flag(
-        "plain", "Format: live, plain, or json, one object per event.", "Output", names=("-o",), advanced=True
+    output: Screen = advanced_flag(
+        "plain", "Format: live, plain, or json, one object per event.", "Output", names=("-o",)
     )
 
 
@@ -229,11 +226,7 @@ class ProfileFlags(Fields):
 
 class ReplayFlags(RawFlags, ProfileFlags):
     speed: float | None = flag(
-        None,
-        "Playback speed, such as 1 or 10 times that of the run (default: all at once).",
-        "Replay",
-        "N",
-        ge=0.01,
+        None, "Playback speed, such as 1 or 10 times that of the run (default: all at once).", "Replay", "N", ge=0.01
     )
     at: str | None = flag(
         None,
@@ -279,7 +272,7 @@ class RunsFlags(SavedRunFlags):
     )
     yes: bool = flag(False, "Remove them.", "Removal", names=("-y",))
     export: str | None = flag(None, "File for the runs' figures and samples: .csv or .json.", "Export", "PATH")
-    format: ExportFormat | None = flag(None, "Format of that file (default: by its name).", "Export", advanced=True)
+    format: ExportFormat | None = advanced_flag(None, "Format of that file (default: by its name).", "Export")
 
 
 class WatchFlags(RunIdFlags):
@@ -350,10 +343,10 @@ class AccelerateFlags(Fields):
     precision: Literal["no", "fp16", "bf16"] = flag("bf16", "Mixed precision.")
     no_ipex: bool = flag(False, "Use stock torch also where IPEX is installed.")
     port: int = flag(29500, "Rendezvous port on node0.", metavar="PORT", ge=1024, le=65535)
-    mpirun_hostfile: str | None = flag(
-        None, "Let Accelerate start mpirun with this hostfile on node0.", metavar="PATH", advanced=True
+    mpirun_hostfile: str | None = advanced_flag(
+        None, "Let Accelerate start mpirun with this hostfile on node0.", metavar="PATH"
     )
-    ccl_workers: int = flag(1, "oneCCL worker threads per rank, with mpirun.", ge=1, advanced=True)
+    ccl_workers: int = advanced_flag(1, "oneCCL worker threads per rank, with mpirun.", ge=1)
     accelerate_version: str | None = flag(
         None, "Version of Accelerate to write for; contact no host (default: the installed one).", metavar="VERSION"
     )

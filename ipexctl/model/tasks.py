@@ -71,6 +71,8 @@ def flag(default: Any, help: str, group: str = "Options", metavar: str | None = 
     return field(default=default, metadata=metadata)
 
 
+advanced_flag = partial(flag, advanced=True)
+
 # Fields of several tasks and commands.
 make_ranks_flag = partial(
     flag,
@@ -135,8 +137,8 @@ class VersionFields(Fields):
         None, "Release track: ipex (ends at torch 2.8.0) or native, plain torch (default: either).", "Versions"
     )
     torch: str | None = flag(None, "Version of torch: 2.7.0, 2.7, '>=2.6,<2.8' or latest.", "Versions", "VERSION")
-    ipex: str | None = flag(None, "Exact version of intel_extension_for_pytorch.", "Versions", "VERSION", advanced=True)
-    oneccl: str | None = flag(None, "Exact version of oneccl_bind_pt.", "Versions", "VERSION", advanced=True)
+    ipex: str | None = advanced_flag(None, "Exact version of intel_extension_for_pytorch.", "Versions", "VERSION")
+    oneccl: str | None = advanced_flag(None, "Exact version of oneccl_bind_pt.", "Versions", "VERSION")
     backend: Backend = flag(
         "auto", "Collectives to install: ccl needs oneccl_bind_pt, impi needs torch 2.6; auto prefers ccl.", "Versions"
     )
@@ -145,13 +147,11 @@ class VersionFields(Fields):
 class PackageFields(Fields):
     """Where packages come from, and which ones beside those of the release."""
 
-    omp: OpenMP = flag("auto", "OpenMP library: intel adds Intel's, from its wheel.", "Packages", advanced=True)
+    omp: OpenMP = advanced_flag("auto", "OpenMP library: intel adds Intel's, from its wheel.", "Packages")
     index_url: str | None = flag(None, "Package index (default: the public indexes of the release).", "Packages", "URL")
-    extra_index_url: tuple[str, ...] = flag(
-        (), "Additional package index; repeatable.", "Packages", "URL", advanced=True
-    )
-    find_links: tuple[str, ...] = flag(
-        (), "Additional directory or page with wheels; repeatable.", "Packages", "PATH", advanced=True
+    extra_index_url: tuple[str, ...] = advanced_flag((), "Additional package index; repeatable.", "Packages", "URL")
+    find_links: tuple[str, ...] = advanced_flag(
+        (), "Additional directory or page with wheels; repeatable.", "Packages", "PATH"
     )
     requirements: tuple[str, ...] = flag(
         (), "Requirements file to resolve together with the release; repeatable.", "Packages", "PATH", names=("-r",)
@@ -163,7 +163,7 @@ class PackageFields(Fields):
         "REQUIREMENT",
         alias="with",
     )
-    remembered_lock: bool = flag(True, "Use the wheels locked by an earlier equal command.", "Packages", advanced=True)
+    remembered_lock: bool = advanced_flag(True, "Use the wheels locked by an earlier equal command.", "Packages")
 
 
 class TransferFields(Fields):
@@ -182,26 +182,22 @@ class Doctor(Task):
     """Look at every host and say what is wrong, on which host, and how to fix it."""
 
     venv: str | None = flag(None, "Environment to inspect on the hosts (default: the installed one).", "Checks", "PATH")
-    workdir: str | None = flag(
+    workdir: str | None = advanced_flag(
         None,
         "Working directory whose disk is checked, a path on the hosts (default: the home directory).",
         "Checks",
         "PATH",
-        advanced=True,
     )
-    timeout: float = flag(10.0, "Seconds to wait for one host's answer.", "Checks", gt=0, advanced=True)
-    pairwise: Literal["auto", "all", "off"] = flag(
-        "auto",
-        "Test the network between hosts: every pair up to 32 hosts (auto), all pairs, or none.",
-        "Checks",
-        advanced=True,
+    timeout: float = advanced_flag(10.0, "Seconds to wait for one host's answer.", "Checks", gt=0)
+    pairwise: Literal["auto", "all", "off"] = advanced_flag(
+        "auto", "Test the network between hosts: every pair up to 32 hosts (auto), all pairs, or none.", "Checks"
     )
     recorded: tuple[str, ...] = flag((), "Check these saved probes instead of hosts.", "Checks", "FILE...")
-    save_bundle: str | None = flag(
-        None, "Save each host's raw answers in this directory.", "Checks", "DIRECTORY", advanced=True
+    save_bundle: str | None = advanced_flag(
+        None, "Save each host's raw answers in this directory.", "Checks", "DIRECTORY"
     )
     explain: str | None = flag(None, "Explain one finding by its code; contact no host.", "Checks", "CODE")
-    imports: bool = flag(False, "Import the installed stack on every host; takes seconds.", "Checks", advanced=True)
+    imports: bool = advanced_flag(False, "Import the installed stack on every host; takes seconds.", "Checks")
     bench: bool = flag(False, "Measure every host and the network between pairs; takes about ten seconds.", "Checks")
     fix: bool = flag(False, "Apply the safe fixes, after asking for each.", "Fixes")
     yes: bool = flag(False, "Answer yes to every question.", "Fixes", names=("-y",))
@@ -222,13 +218,12 @@ class Install(PackageFields, VersionFields, Task):
         "Environment",
         "PATH",
     )
-    mpi: str = flag(
+    mpi: str = advanced_flag(
         "auto",
         "MPI to use: that of a wheel by its name (auto, wheel: Intel MPI), or the hosts' own by its path.",
         "Environment",
         f"wheel|{DIALECT_CHOICES}|PATH",
         pattern=rf"^(auto|wheel|{DIALECT_CHOICES}|/.+)$",
-        advanced=True,
     )
     like: str | None = flag(
         None,
@@ -237,25 +232,24 @@ class Install(PackageFields, VersionFields, Task):
         "HOST",
         completes="hosts",
     )
-    without: tuple[str, ...] = flag(
-        (), "Package to remove from the environment; repeatable.", "Packages", "PACKAGE", advanced=True
+    without: tuple[str, ...] = advanced_flag(
+        (), "Package to remove from the environment; repeatable.", "Packages", "PACKAGE"
     )
-    upgrade: tuple[str, ...] = flag(
-        (), "Package to bring to its newest version; repeatable.", "Packages", "PACKAGE", advanced=True
+    upgrade: tuple[str, ...] = advanced_flag(
+        (), "Package to bring to its newest version; repeatable.", "Packages", "PACKAGE"
     )
     wheels: str | None = flag(
         None, "Local directory of wheels to install from, and from nothing else.", "Packages", "DIRECTORY"
     )
-    wheels_from: Literal["auto", "controller", "hosts"] = flag(
+    wheels_from: Literal["auto", "controller", "hosts"] = advanced_flag(
         "auto",
         "Side that downloads the wheels; auto: each host, and the controller for hosts that do not reach the index.",
         "Packages",
-        advanced=True,
     )
-    check: bool = flag(False, "Print what would change on each host; change nothing.", advanced=True)
-    partial: bool = flag(False, "Switch the hosts that are ready even if others failed.", advanced=True)
-    lock: str | None = flag(None, "Lock file to write, or with --locked to read.", metavar="PATH", advanced=True)
-    locked: bool = flag(False, "Install exactly what the lock file lists.", advanced=True)
+    check: bool = advanced_flag(False, "Print what would change on each host; change nothing.")
+    partial: bool = advanced_flag(False, "Switch the hosts that are ready even if others failed.")
+    lock: str | None = advanced_flag(None, "Lock file to write, or with --locked to read.", metavar="PATH")
+    locked: bool = advanced_flag(False, "Install exactly what the lock file lists.")
 
 
 class Wheels(PackageFields, VersionFields, Task):
@@ -316,139 +310,102 @@ class Run(TransferFields, Task):
         metavar="NAME",
     )
     per_host: bool = flag(False, "Start one process on each host, with the cores of all its ranks.", "Placement")
-    role: tuple[str, ...] = flag(
+    role: tuple[str, ...] = advanced_flag(
         (),
         "Command that node0 (head) or the other hosts (rest) start in place of WHAT, which is left out beside both.",
         metavar="head|rest:COMMAND",
-        advanced=True,
     )
-    ready: str | None = flag(
+    ready: str | None = advanced_flag(
         None,
         "Sign that a process is up: it answers at a URL or a port, or has written a text.",
         metavar="URL|PORT|TEXT",
-        advanced=True,
     )
     n: int | None = make_ranks_flag()
     ppn: int | None = make_ppn_flag()
     backend: Backend = flag(
         "auto", "Collectives backend; auto takes the installed one of ccl and impi, else gloo.", "Collectives"
     )
-    backend_override: bool = flag(
-        False, "Use impi also in scripts that choose gloo or no backend.", "Collectives", advanced=True
+    backend_override: bool = advanced_flag(
+        False, "Use impi also in scripts that choose gloo or no backend.", "Collectives"
     )
     venv: str | None = flag(None, "Environment on the hosts (default: the installed one).", "Environment", "PATH")
-    workdir: str | None = flag(
-        None,
-        "Directory on the hosts for the project (default: one of its own below ~/ipexctl).",
-        "Environment",
-        "PATH",
-        advanced=True,
+    workdir: str | None = advanced_flag(
+        None, "Directory on the hosts for the project (default: one of its own below ~/ipexctl).", "Environment", "PATH"
     )
-    sync: bool = flag(
-        True, "Copy the script's project to the hosts first, or not (default: copy).", "Environment", advanced=True
+    sync: bool = advanced_flag(
+        True, "Copy the script's project to the hosts first, or not (default: copy).", "Environment"
     )
     env: dict[str, str] = flag({}, "Variable for the ranks; repeatable.", "Environment", "NAME=VALUE", names=("-e",))
-    env_file: tuple[str, ...] = flag(
-        (), "File of NAME=VALUE lines for the ranks; repeatable.", "Environment", "PATH", advanced=True
+    env_file: tuple[str, ...] = advanced_flag(
+        (), "File of NAME=VALUE lines for the ranks; repeatable.", "Environment", "PATH"
     )
-    stdin: str | None = flag(
+    stdin: str | None = advanced_flag(
         None,
         "Standard input of rank 0, read to its end before the start; - is ipexctl's own (default: empty).",
         "Environment",
         "FILE",
-        advanced=True,
     )
-    pass_env: tuple[str, ...] = flag(
-        (), "Local variable to pass to the ranks; repeatable.", "Environment", "NAME", advanced=True
+    pass_env: tuple[str, ...] = advanced_flag(
+        (), "Local variable to pass to the ranks; repeatable.", "Environment", "NAME"
     )
-    iface: str | None = flag(
-        None, "Network interface on all hosts (default: chosen per host).", "Collectives", "NAME", advanced=True
+    iface: str | None = advanced_flag(
+        None, "Network interface on all hosts (default: chosen per host).", "Collectives", "NAME"
     )
-    port: int | None = flag(
-        None, "Rendezvous port on node0 (default: a free one).", "Collectives", "PORT", ge=1024, le=65535, advanced=True
+    port: int | None = advanced_flag(
+        None, "Rendezvous port on node0 (default: a free one).", "Collectives", "PORT", ge=1024, le=65535
     )
-    port_range: str | None = flag(
-        None,
-        "Ports to listen on, of all hosts (default: free ones).",
-        "Collectives",
-        "LOW-HIGH",
-        pattern=r"^\d+-\d+$",
-        advanced=True,
+    port_range: str | None = advanced_flag(
+        None, "Ports to listen on, of all hosts (default: free ones).", "Collectives", "LOW-HIGH", pattern=r"^\d+-\d+$"
     )
-    threads: int | None = flag(
-        None, "OpenMP threads per rank (default: the rank's cores).", "Placement", ge=1, advanced=True
-    )
-    ccl_workers: int = flag(1, "oneCCL worker threads per rank.", "Collectives", ge=1, advanced=True)
+    threads: int | None = advanced_flag(None, "OpenMP threads per rank (default: the rank's cores).", "Placement", ge=1)
+    ccl_workers: int = advanced_flag(1, "oneCCL worker threads per rank.", "Collectives", ge=1)
     time_limit: float | None = flag(
         None, "End the run after this time: seconds, or such as 90m or 2h (default: no limit).", "Limits", gt=0
     )
-    grace: float = flag(10.0, "Seconds between SIGTERM and SIGKILL.", "Limits", ge=0, advanced=True)
-    lease: float | None = flag(
-        None,
-        "End the run after this many seconds without a watcher (default: no limit).",
-        "Limits",
-        gt=0,
-        advanced=True,
+    grace: float = advanced_flag(10.0, "Seconds between SIGTERM and SIGKILL.", "Limits", ge=0)
+    lease: float | None = advanced_flag(
+        None, "End the run after this many seconds without a watcher (default: no limit).", "Limits", gt=0
     )
-    node_lease: float = flag(
-        30.0, "Seconds of silence after which a host of the run counts as lost.", "Limits", ge=5, advanced=True
+    node_lease: float = advanced_flag(
+        30.0, "Seconds of silence after which a host of the run counts as lost.", "Limits", ge=5
     )
-    stall_warn: float = flag(
-        120.0, "Warn after this many seconds without progress (0: never).", "Limits", ge=0, advanced=True
+    stall_warn: float = advanced_flag(
+        120.0, "Warn after this many seconds without progress (0: never).", "Limits", ge=0
     )
-    stall: Literal["report", "kill", "restart"] = flag(
+    stall: Literal["report", "kill", "restart"] = advanced_flag(
         "report",
         "Action on a stall: report the ranks' stacks, or also end the run, or start it again (--restarts).",
         "Limits",
-        advanced=True,
     )
-    stall_kill: bool = flag(False, "End the run on a stall, the same as --stall kill.", "Limits", advanced=True)
-    stop_on_nan: bool = flag(
-        False,
-        "End the run when a loss is NaN or infinite, while this command watches it (exit code 6).",
-        "Limits",
-        advanced=True,
+    stall_kill: bool = advanced_flag(False, "End the run on a stall, the same as --stall kill.", "Limits")
+    stop_on_nan: bool = advanced_flag(
+        False, "End the run when a loss is NaN or infinite, while this command watches it (exit code 6).", "Limits"
     )
-    straggler_warn: float = flag(
-        60.0, "Warn after this many seconds of straggling (0: never).", "Limits", ge=0, advanced=True
+    straggler_warn: float = advanced_flag(
+        60.0, "Warn after this many seconds of straggling (0: never).", "Limits", ge=0
     )
-    straggler_kill: bool = flag(False, "End the run when a straggler is found.", "Limits", advanced=True)
-    log_cap: int = flag(
-        0,
-        "Megabytes of output kept on node0; the oldest is dropped first (0: all of it).",
-        "Limits",
-        "MB",
-        ge=0,
-        advanced=True,
+    straggler_kill: bool = advanced_flag(False, "End the run when a straggler is found.", "Limits")
+    log_cap: int = advanced_flag(
+        0, "Megabytes of output kept on node0; the oldest is dropped first (0: all of it).", "Limits", "MB", ge=0
     )
-    metrics_every: float = flag(
-        5.0,
-        "Seconds between two samples of each host's CPU, memory and network (0: never).",
-        "Output",
-        ge=0,
-        advanced=True,
+    metrics_every: float = advanced_flag(
+        5.0, "Seconds between two samples of each host's CPU, memory and network (0: never).", "Output", ge=0
     )
     restarts: int = flag(0, "Restarts after a failed rank or a lost host, also of a detached run.", "Limits", ge=0)
-    min_hosts: int | None = flag(
-        None,
-        "Restart without lost hosts while at least this many remain (default: all).",
-        "Limits",
-        ge=1,
-        advanced=True,
+    min_hosts: int | None = advanced_flag(
+        None, "Restart without lost hosts while at least this many remain (default: all).", "Limits", ge=1
     )
-    spares: int = flag(
+    spares: int = advanced_flag(
         0,
         "Hosts without ranks, the last ones, of which each can take a lost host's place in a restart.",
         "Limits",
         ge=0,
-        advanced=True,
     )
-    on_split: Literal["head", "wait"] = flag(
+    on_split: Literal["head", "wait"] = advanced_flag(
         "head",
         "Action of half of the hosts (--min-hosts) that lost the others: go on if node0 is among them, or wait for the "
         "others or the vote of this command.",
         "Limits",
-        advanced=True,
     )
     keep: str | None = flag(
         None,
@@ -457,9 +414,7 @@ class Run(TransferFields, Task):
         "Limits",
         "PATH",
     )
-    keep_copies: int = flag(
-        1, "Other hosts that get a copy of what a host writes to --keep.", "Limits", ge=0, advanced=True
-    )
+    keep_copies: int = advanced_flag(1, "Other hosts that get a copy of what a host writes to --keep.", "Limits", ge=0)
     resume: Literal["off", "auto"] = flag(
         "off",
         "Go on from the newest checkpoint in --keep, also at the first start, and give the script its argument for it.",
@@ -473,83 +428,65 @@ class Run(TransferFields, Task):
         "STEPS",
         pattern=r"^([1-9]\d{0,6}|\d{1,7}:\d{1,7})$",
     )
-    wait: bool = flag(
-        False, "Wait for hosts that another run uses; runs that wait start in their order.", "Hosts", advanced=True
+    wait: bool = advanced_flag(
+        False, "Wait for hosts that another run uses; runs that wait start in their order.", "Hosts"
     )
     detach: bool = flag(False, "Return as soon as the run has started; with --ready once it is up.")
-    share: bool = flag(False, "Start even if another run uses these hosts.", "Hosts", advanced=True)
-    allow_duplicates: bool = flag(False, "Accept several entries that are the same machine.", "Hosts", advanced=True)
-    mpi: str = flag(
+    share: bool = advanced_flag(False, "Start even if another run uses these hosts.", "Hosts")
+    allow_duplicates: bool = advanced_flag(False, "Accept several entries that are the same machine.", "Hosts")
+    mpi: str = advanced_flag(
         "auto",
         "MPI launcher to use; auto takes the environment's.",
         "Collectives",
         f"{DIALECT_CHOICES}|PATH",
         pattern=rf"^(auto|{DIALECT_CHOICES}|/.+)$",
-        advanced=True,
     )
-    launcher: Literal["script", "accelerate"] = flag(
-        "script",
-        "How Python starts the script: as a file, or through Accelerate.",
-        "Environment",
-        advanced=True,
+    launcher: Literal["script", "accelerate"] = advanced_flag(
+        "script", "How Python starts the script: as a file, or through Accelerate.", "Environment"
     )
-    accelerate_config: str | None = flag(
-        None,
-        "Local default_config.yaml of Accelerate, for --launcher accelerate.",
-        "Environment",
-        "PATH",
-        advanced=True,
+    accelerate_config: str | None = advanced_flag(
+        None, "Local default_config.yaml of Accelerate, for --launcher accelerate.", "Environment", "PATH"
     )
-    allocator: Literal["auto", "tcmalloc", "jemalloc", "default"] = flag(
-        "auto",
-        "Memory allocator to preload; auto takes tcmalloc or jemalloc where a host has one.",
-        "Environment",
-        advanced=True,
+    allocator: Literal["auto", "tcmalloc", "jemalloc", "default"] = advanced_flag(
+        "auto", "Memory allocator to preload; auto takes tcmalloc or jemalloc where a host has one.", "Environment"
     )
-    omp: OpenMP = flag(
-        "auto", "OpenMP library to preload; auto takes Intel's where a host has it.", "Environment", advanced=True
+    omp: OpenMP = advanced_flag(
+        "auto", "OpenMP library to preload; auto takes Intel's where a host has it.", "Environment"
     )
-    membind: bool = flag(False, "Bind each rank's memory to its own NUMA nodes.", "Placement", advanced=True)
-    hugepages: bool = flag(False, "Request huge pages for large tensors.", "Environment", advanced=True)
-    isa: Isa = flag(
+    membind: bool = advanced_flag(False, "Bind each rank's memory to its own NUMA nodes.", "Placement")
+    hugepages: bool = advanced_flag(False, "Request huge pages for large tensors.", "Environment")
+    isa: Isa = advanced_flag(
         "native",
         "Instruction-set level: that of each host (native), of all (common), or one from AVX2 to AMX_FP8; NEON.",
         "Environment",
         "native|common|LEVEL",
-        advanced=True,
     )
-    instances: str | None = flag(
+    instances: str | None = advanced_flag(
         None,
         "Independent processes without a rendezvous: this many per host, per-node, per-core, or latency.",
         "Instances",
         "COUNT",
         pattern=r"^([1-9][0-9]*|per-node|per-core|throughput|latency)$",
-        advanced=True,
     )
-    cores_per_instance: int | None = flag(
-        None, "Cores of each instance (default: equal parts).", "Instances", ge=1, advanced=True
+    cores_per_instance: int | None = advanced_flag(
+        None, "Cores of each instance (default: equal parts).", "Instances", ge=1
     )
-    within_node: bool = flag(
-        False, "Keep each instance within one NUMA node, even if cores stay idle.", "Instances", advanced=True
+    within_node: bool = advanced_flag(
+        False, "Keep each instance within one NUMA node, even if cores stay idle.", "Instances"
     )
-    instance: int | None = flag(
-        None, "Start only this instance of each host, counted from 0 (default: all).", "Instances", ge=0, advanced=True
+    instance: int | None = advanced_flag(
+        None, "Start only this instance of each host, counted from 0 (default: all).", "Instances", ge=0
     )
-    fail_fast: bool = flag(False, "End all instances when one fails.", "Instances", advanced=True)
-    numa: str | None = flag(
-        None, "NUMA nodes to use, such as 0,2-3 (default: all).", "Placement", "LIST", advanced=True
-    )
-    cpus: str | None = flag(
-        None, "Logical CPUs to use, such as 0-15,32 (default: all).", "Placement", "LIST", advanced=True
-    )
-    logical_cores: bool = flag(False, "Use all hardware threads of each core.", "Placement", advanced=True)
+    fail_fast: bool = advanced_flag(False, "End all instances when one fails.", "Instances")
+    numa: str | None = advanced_flag(None, "NUMA nodes to use, such as 0,2-3 (default: all).", "Placement", "LIST")
+    cpus: str | None = advanced_flag(None, "Logical CPUs to use, such as 0-15,32 (default: all).", "Placement", "LIST")
+    logical_cores: bool = advanced_flag(False, "Use all hardware threads of each core.", "Placement")
 
-    host_notify: str | None = flag(
+    host_notify: str | None = advanced_flag(
         None,
         "Command on the host that leads the run, for what --notify gets, with or without a watcher.",
         "Notifications",
         "COMMAND",
-        advanced=True,
     )
 
     @property
@@ -576,12 +513,12 @@ class Tune(Run):
         "Measurement",
         "NAMES",
     )
-    fixed: dict[str, str] = flag({}, "Part that is not varied; repeatable.", "Measurement", "NAME=VALUE", advanced=True)
+    fixed: dict[str, str] = advanced_flag({}, "Part that is not varied; repeatable.", "Measurement", "NAME=VALUE")
     arg: dict[str, str] = flag({}, "Script's argument to vary, as dtype=fp32,bf16.", "Measurement", "NAME=VALUES")
     keep_batch: str | None = flag(None, "Script's argument with a rank's batch, to fit ppn.", "Measurement", "NAME")
-    metric: str | None = flag(None, "Figure to compare (default: steps/s).", "Measurement", "NAME", advanced=True)
-    direction: Literal["max", "min"] = flag("max", "Whether more or less is better.", "Measurement", advanced=True)
-    seed: int = flag(0, "Seed of the search.", "Measurement", ge=0, advanced=True)
+    metric: str | None = advanced_flag(None, "Figure to compare (default: steps/s).", "Measurement", "NAME")
+    direction: Literal["max", "min"] = advanced_flag("max", "Whether more or less is better.", "Measurement")
+    seed: int = advanced_flag(0, "Seed of the search.", "Measurement", ge=0)
     into: str = flag("tuned.yaml", "Local playbook to write what is recommended.", "Output", "PATH")
 
 
@@ -601,7 +538,7 @@ class Bench(Task):
     cluster: bool = flag(True, "All hosts as one run, or each for itself (default: one run).", "Measurement")
     venv: str | None = make_venv_flag()
     plot: str | None = flag(None, "Local SVG file for the chart.", "Output", "PATH")
-    time_limit: float = flag(3600.0, "Begin no measurement after this many seconds.", "Limits", gt=0, advanced=True)
+    time_limit: float = advanced_flag(3600.0, "Begin no measurement after this many seconds.", "Limits", gt=0)
 
 
 class Execute(Task):
@@ -611,8 +548,8 @@ class Execute(Task):
         ..., "Command to run, as a list of words.", metavar="COMMAND", argument=True, example="uptime", min_length=1
     )
     timeout: float = flag(60.0, "Seconds the command may take.", gt=0)
-    changes: bool = flag(
-        True, "Count the command as a change (default: true); false for commands that only read.", advanced=True
+    changes: bool = advanced_flag(
+        True, "Count the command as a change (default: true); false for commands that only read."
     )
 
 
@@ -631,17 +568,9 @@ class Fetch(TransferFields, Task):
         alias="from",
         completes="hosts",
     )
-    source: str = flag(
-        ".",
-        "Local directory that sync copied; relative paths start at its place on the hosts.",
-        "Files",
-        "PATH",
-        advanced=True,
+    source: str = advanced_flag(
+        ".", "Local directory that sync copied; relative paths start at its place on the hosts.", "Files", "PATH"
     )
-    workdir: str | None = flag(
-        None,
-        "Directory on the hosts where relative paths start (default: where sync put the source).",
-        "Files",
-        "PATH",
-        advanced=True,
+    workdir: str | None = advanced_flag(
+        None, "Directory on the hosts where relative paths start (default: where sync put the source).", "Files", "PATH"
     )
