@@ -99,8 +99,8 @@ def read_options(model: Any) -> tuple[Option, ...]:
 
 
 def find_model(name: str) -> Any:
-    """Returns the task or the flags of this name."""
+    """Returns the task or the flags of this name, as an annotation has it."""
     from ipexctl.cli import options
     from ipexctl.model import tasks
 
-    return getattr(tasks, name, None) or getattr(options, name)
+    return getattr(tasks, name, None) or getattr(options, name.removeprefix("options."))

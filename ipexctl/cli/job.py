@@ -1,4 +1,5 @@
-"""The main job: ``doctor``, ``install``, ``sync``, ``run``; and ``hosts``, which contacts nobody."""
+"""The main job: ``doctor``, ``install``, ``sync``, ``run``; what can be installed (``stacks``); and hosts as they are:
+``hosts``, ``exec``, ``shell`` …"""
 
 from __future__ import annotations
 
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ipexctl.cli.command import HostSelection, command, confirm, get_words
+from ipexctl.cli.usage_errors import CommandGroup
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
-    from ipexctl.cli.options import DoctorFlags, DryRunFlags, HostsFlags, RunFlags, TuneFlags, UsageFlags
-    from ipexctl.loop import Workflow
-    from ipexctl.model.tasks import Doctor, Install, Run, Sync, Tune
+    from ipexctl.cli import options
+    from ipexctl.loop import OutputOptions, Workflow
+    from ipexctl.model.tasks import Doctor, Execute, Install, Run, Sync, Tune, Uninstall, Wheels
 
 app = typer.Typer()
 _TRANSLATION = "ipexctl.translation"  # in a context's ``meta``: what to know about a launch line
@@ -33,7 +35,7 @@ def _can_ask(flags: Any) -> bool:
     output=lambda flags: {"output": "plain"} if flags.output == "auto" and _can_ask(flags) else {},  # for questions
     examples=("--hosts node0,node1", "--bench --limit node[1-3]", "--verify"),
 )
-def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFlags) -> Workflow:
+def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: options.DoctorFlags) -> Workflow:
     """Look at every host: what it is, what is wrong, how to fix it."""
     from ipexctl.model.errors import UsageError, advise
     from ipexctl.model.hosts import Inventory
@@ -62,7 +64,7 @@ def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFl
     acting=True,
     examples=("--dry-run", "--torch 2.8.0 --backend ccl", "--wheels wheels --with 'transformers<4.53'"),
 )
-def install(context: Context, hosts: HostSelection, task: Install, flags: DryRunFlags) -> Workflow:
+def install(context: Context, hosts: HostSelection, task: Install, flags: options.DryRunFlags) -> Workflow:
     """Put matching wheels on all hosts: torch, IPEX, oneCCL, MPI."""
     from ipexctl.verbs.install.install import install
 
@@ -76,7 +78,7 @@ def install(context: Context, hosts: HostSelection, task: Install, flags: DryRun
     acting=True,
     examples=("--dry-run", "src --workdir /data/src --exclude '*.pt' --delete", "hf:Qwen/Qwen3-0.6B"),
 )
-def sync(context: Context, hosts: HostSelection, task: Sync, flags: DryRunFlags) -> Workflow:
+def sync(context: Context, hosts: HostSelection, task: Sync, flags: options.DryRunFlags) -> Workflow:
     """Copy a directory to all hosts: changed files only."""
     from ipexctl.verbs.files.sync import sync
 
@@ -118,7 +120,7 @@ def _expand_mpirun_line(words: list[str], ctx: typer.Context) -> list[str]:
         "-m trl.scripts.sft --config sft.yaml",
     ),
 )
-def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, flags: RunFlags) -> Workflow:
+def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, flags: options.RunFlags) -> Workflow:
     """Start a script or a program on all hosts, and show each rank's output."""
     from ipexctl.model.errors import UsageError
     from ipexctl.verbs.run.run import run
@@ -148,7 +150,7 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
     alone={"--resume": "--resume=last"},
     examples=("--budget 30m --keep-batch batch train.py --batch 64", "--resume"),
 )
-def tune(context: Context, hosts: HostSelection, task: Tune, flags: TuneFlags) -> Workflow:
+def tune(context: Context, hosts: HostSelection, task: Tune, flags: options.TuneFlags) -> Workflow:
     """Find the fastest way to start a script on these hosts, by short runs of it."""
     from ipexctl.verbs.tune import tune
 
@@ -169,7 +171,7 @@ def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...]) -> list[s
 
 
 @command(app, "hosts", contacts=False, examples=("", "-f cluster.yaml --as mpi", "--hosts node[01-16] --json"))
-def hosts_(context: Context, hosts: HostSelection, flags: HostsFlags) -> Workflow:
+def hosts_(context: Context, hosts: HostSelection, flags: options.HostsFlags) -> Workflow:
     """Print the hosts as they were read: a linter and a converter. Contacts nobody."""
     from ipexctl.verbs.hosts import hosts as show_hosts
 
@@ -177,7 +179,7 @@ def hosts_(context: Context, hosts: HostSelection, flags: HostsFlags) -> Workflo
 
 
 @command(app, "du", examples=("", "--prune --older-than 30d"))
-def du(context: Context, hosts: HostSelection, flags: UsageFlags) -> Workflow:
+def du(context: Context, hosts: HostSelection, flags: options.UsageFlags) -> Workflow:
     """Measure what ipexctl takes on the hosts and here. Remove old projects from the hosts."""
     from ipexctl.model.errors import UsageError
     from ipexctl.verbs.files.usage import make_no_age_error, show_usage
@@ -188,3 +190,85 @@ def du(context: Context, hosts: HostSelection, flags: UsageFlags) -> Workflow:
     if flags.prune and not flags.older_than:
         raise make_no_age_error(inventory)
     return show_usage(inventory, context, older_than=flags.older_than, dry=not flags.yes)
+
+
+stacks_app = typer.Typer(name="stacks", invoke_without_command=True)
+wheels_app = typer.Typer(
+    name="wheels", cls=CommandGroup, no_args_is_help=True, help="Wheels for hosts without internet access."
+)
+app.add_typer(stacks_app)
+app.add_typer(wheels_app)
+
+
+@command(stacks_app, examples=("", "--for-torch 2.8.0", "--for-hosts --hosts node0,node1"))
+def stacks(context: Context, hosts: HostSelection, flags: options.StacksFlags) -> Workflow:
+    """Print the version table: which versions fit together."""
+    from ipexctl.verbs.install.list_releases import stacks
+
+    return stacks(torch=flags.for_torch, inventory=hosts.read_inventory() if flags.for_hosts else None, context=context)
+
+
+@command(stacks_app, "why", examples=("--torch 2.8.0", "--track ipex --python 3.9"))
+def stacks_why(flags: options.WhyFlags) -> Workflow:
+    """Explain why a combination is chosen or refused."""
+    from ipexctl.model.stack import StackRequest
+    from ipexctl.verbs.install.list_releases import stacks_why
+
+    return stacks_why(StackRequest(**vars(flags)))
+
+
+@command(app, "uninstall", acting=True, examples=("--dry-run", "--limit node1"))
+def uninstall(context: Context, hosts: HostSelection, task: Uninstall, flags: options.DryRunFlags) -> Workflow:
+    """Remove what install made on all hosts, and nothing else."""
+    from ipexctl.verbs.install.uninstall import uninstall
+
+    return uninstall(task, hosts.read_inventory(), context, dry=flags.dry_run)
+
+
+@command(wheels_app, "fetch", acting=True, examples=("wheels --dry-run", "wheels --torch 2.8.0 --python 3.11"))
+def wheels_fetch(context: Context, task: Wheels, flags: options.DryRunFlags) -> Workflow:
+    """Download the wheels of one release into a local directory. install --wheels then needs no index."""
+    from ipexctl.verbs.install.wheels import wheels_fetch
+
+    return wheels_fetch(task, context, environ=os.environ, dry=flags.dry_run)
+
+
+@command(app, "exec", script=True, examples=("-- uptime", "--limit node[1-3] 'df -h /data | tail -1'"))
+def exec_(context: Context, hosts: HostSelection, task: Execute, flags: options.DryRunFlags) -> Workflow:
+    """Run one command on all hosts. Hosts with the same output share an entry; a single word is a line for sh."""
+    from ipexctl.verbs.play.execute import execute, search_environment
+
+    words = ("/bin/sh", "-c", *task.argv) if len(task.argv) == 1 else task.argv
+    task, inventory = replace(task, argv=words), hosts.read_inventory()
+    return execute(task, inventory, context, dry=flags.dry_run, verb="exec", prepare=search_environment)
+
+
+@command(app, "shell", script=True, without="limit", examples=("node1", "node1 -- htop"))
+def shell(hosts: HostSelection, flags: options.ShellFlags, output: OutputOptions) -> int:
+    """Log in to one host in this terminal, or run one command there. The exit code is the remote one."""
+    from ipexctl.loop import run_command
+    from ipexctl.verbs.shell import shell
+
+    argv = flags.command[1:] if flags.command[:1] == ("--",) else flags.command
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    statuses: list[int] = []
+    exit = run_command(
+        lambda context: shell(hosts.read_host(flags.host), argv, context, terminal=terminal, on_status=statuses.append),
+        replace(output, bare=True),
+    )
+    return int(exit) or statuses[0]
+
+
+@command(
+    app,
+    "forward",
+    without="limit",
+    output=lambda flags: {"output": "plain"} if flags.output == "auto" else {},
+    examples=("node0 6006", "node1 8888:80"),
+)
+def forward(context: Context, hosts: HostSelection, flags: options.ForwardFlags) -> Workflow:
+    """Bring a port of one host to this machine, until Ctrl-C. Only programs on this machine can connect."""
+    from ipexctl.decide.parsing.amounts import parse_ports
+    from ipexctl.verbs.shell import forward
+
+    return forward(hosts.read_host(flags.host), *parse_ports(flags.ports), context)

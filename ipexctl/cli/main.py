@@ -7,7 +7,7 @@ import typer
 
 from ipexctl import __version__
 from ipexctl.act.root_home import switch_to_root_home
-from ipexctl.cli import examples, job, play, runs, saved, shell, stack, tools
+from ipexctl.cli import job, play, runs, tools
 from ipexctl.cli.command_options import VERBOSITY
 from ipexctl.cli.help_page import LongHelp
 from ipexctl.cli.usage_errors import RootGroup
@@ -24,7 +24,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 2 input, 3 unreachable, 4 step, 5 rank, 6 lost or limit, 7 busy, 8 left over, "
     "9 not stored, 70 bug, 130 interrupted",
 )
-for group in (job, play, examples, stack, runs, shell, saved, tools):
+for group in (job, play, runs, tools):
     app.add_typer(group.app)
 
 

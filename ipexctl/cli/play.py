@@ -1,4 +1,4 @@
-"""Playbooks and what goes with them: ``play``, ``fetch``, ``init``."""
+"""Playbooks and what goes with them: ``play``, ``fetch``, ``init``, and ``examples`` to start from."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from ipexctl.cli.command import HostSelection, command
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
-    from ipexctl.cli.options import DryRunFlags, InitFlags, PlayFlags
+    from ipexctl.cli.options import CopyFlags, DryRunFlags, ExampleFlags, InitFlags, PlayFlags
     from ipexctl.decide.planning.init import Question
     from ipexctl.loop import Workflow
     from ipexctl.model.tasks import Fetch
+
 
 app = typer.Typer()
 _WRITTEN = "playbook.yaml"  # by init
@@ -152,3 +153,31 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
     )
     place = Target(target, target.with_name("hostfile"), hostfile, flags.force)
     return init(answers, inventory, source.config, place, context, _ask_on_terminal if asking else None)
+
+
+examples_app = typer.Typer(name="examples", invoke_without_command=True)
+app.add_typer(examples_app)
+
+
+@command(examples_app, examples=("", "--json"))
+def examples(context: Context) -> Workflow:
+    """List the playbooks and scripts that come with ipexctl."""
+    from ipexctl.verbs.examples import examples
+
+    return examples()
+
+
+@command(examples_app, "show", examples=("demo", "train_ddp.py > train.py"))
+def examples_show(context: Context, flags: ExampleFlags) -> Workflow:
+    """Print a playbook or an example."""
+    from ipexctl.verbs.examples import show
+
+    return show(flags.name)
+
+
+@command(examples_app, "copy", examples=("train_ddp.py", "demo my-demo"))
+def examples_copy(context: Context, flags: CopyFlags) -> Workflow:
+    """Copy a playbook or an example, and what it needs. Existing files stay."""
+    from ipexctl.verbs.examples import copy
+
+    return copy(flags.name, Path(flags.directory), force=flags.force)

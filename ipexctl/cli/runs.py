@@ -1,26 +1,24 @@
-"""Runs that were started: ``ps``, ``attach``, ``stop``, ``logs``; and ``replay`` of saved ones."""
+"""Runs that were started: ``ps``, ``attach``, ``stop``, ``logs``; and what is saved of them here: ``replay``,
+``report``, ``runs``, ``support`` …"""
 
 from __future__ import annotations
 
 import re
+import sys
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.command import HostSelection, command
+from ipexctl.cli.command import HostSelection, command, confirm
+from ipexctl.cli.command_options import read_options
+from ipexctl.cli.help_page import COMMANDS
+from ipexctl.cli.usage_errors import find_nearest
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
-    from ipexctl.cli.options import (
-        AttachFlags,
-        LogsFlags,
-        ProfileFlags,
-        ReplayFlags,
-        ReportFlags,
-        StopFlags,
-        WatchFlags,
-    )
+    from ipexctl.cli import options
     from ipexctl.loop import OutputOptions, Workflow
     from ipexctl.model.errors import Exit
 
@@ -36,7 +34,7 @@ def ps(context: Context, hosts: HostSelection) -> Workflow:
 
 
 @command(app, "attach", acting=True, output=lambda flags: {"detachable": True}, examples=("", "1120-083015-a3f2 --raw"))
-def attach(context: Context, hosts: HostSelection, flags: AttachFlags) -> Workflow:
+def attach(context: Context, hosts: HostSelection, flags: options.AttachFlags) -> Workflow:
     """Watch a run from its first byte on. Ctrl-C stops the run, the key d detaches."""
     from ipexctl.verbs.run.manage import attach
     from ipexctl.verbs.run.saved_logs import refuse_ended_run
@@ -46,7 +44,7 @@ def attach(context: Context, hosts: HostSelection, flags: AttachFlags) -> Workfl
 
 
 @command(app, "stop", examples=("", "1120-083015-a3f2 --kill", "--orphans"))
-def stop(context: Context, hosts: HostSelection, flags: StopFlags) -> Workflow:
+def stop(context: Context, hosts: HostSelection, flags: options.StopFlags) -> Workflow:
     """End a run on all its hosts and prove it."""
     from ipexctl.model.errors import UsageError
     from ipexctl.verbs.run.manage import reap, stop
@@ -75,7 +73,7 @@ def _follow_logs(words: list[str]) -> list[str]:
     output=lambda flags: {"bare": not flags.stacks and bool(re.fullmatch(r"(\d+)([-,]\1)*", flags.rank or ""))},
     examples=("-f", "--rank 0 > rank0.log", "1120-083015-a3f2 --stacks"),
 )
-def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
+def logs(context: Context, hosts: HostSelection, flags: options.LogsFlags) -> Workflow:
     """Print what the ranks of a run wrote so far. Standard error goes to standard error: add 2>&1 before | grep."""
     from ipexctl.decide.facts.numbers import parse_cpu_list
     from ipexctl.model.errors import UsageError
@@ -99,7 +97,7 @@ def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
 
 
 @command(app, "profile", examples=("", "1120-083015-a3f2 --json"))
-def profile(context: Context, flags: ProfileFlags) -> Workflow:
+def profile(context: Context, flags: options.ProfileFlags) -> Workflow:
     """Show the profile of a saved run. Costly operators, who waited for whom, oneDNN's kernels."""
     from ipexctl.verbs.run.profile import show_saved_profile
 
@@ -107,7 +105,7 @@ def profile(context: Context, flags: ProfileFlags) -> Workflow:
 
 
 @command(app, "replay", examples=("", "1120-083015-a3f2 --output json", "last --speed 10 --at 00:12:30"))
-def replay(flags: ReplayFlags, output: OutputOptions) -> Exit:
+def replay(flags: options.ReplayFlags, output: OutputOptions) -> Exit:
     """Show a saved run again, in any output mode."""
     from ipexctl.loop import replay_run
 
@@ -121,7 +119,7 @@ def replay(flags: ReplayFlags, output: OutputOptions) -> Exit:
     output=lambda flags: {"output": "plain"} if flags.output == "auto" else {},
     examples=("--serve", "1120-083015-a3f2 --serve 127.0.0.1:8000 --open"),
 )
-def watch(context: Context, hosts: HostSelection, flags: WatchFlags) -> Workflow:
+def watch(context: Context, hosts: HostSelection, flags: options.WatchFlags) -> Workflow:
     """Serve the page of a run that goes on. Only browsers on this machine can read it."""
     from ipexctl.decide.parsing.amounts import parse_loopback
     from ipexctl.loop import read_known_errors
@@ -134,9 +132,84 @@ def watch(context: Context, hosts: HostSelection, flags: WatchFlags) -> Workflow
 
 
 @command(app, "report", without="output", examples=("", "last --open", "1120-083015-a3f2 1120-091500-19c0"))
-def report(context: Context, flags: ReportFlags) -> Workflow:
+def report(context: Context, flags: options.ReportFlags) -> Workflow:
     """Draw a saved run as one page. Several are set side by side."""
     from ipexctl.loop import read_known_errors
     from ipexctl.verbs.run.report import report
 
     return report(flags.runs, context, read_known_errors, page=flags.page, show=flags.open_)
+
+
+@command(
+    app,
+    "runs",
+    output=lambda flags: {"output": "plain"} if flags.output == "auto" else {},
+    examples=(
+        "--verb run --result failed",
+        "--prune --older-than 30d --keep 20",
+        "last --export figures.csv",
+    ),
+)
+def runs(context: Context, flags: options.RunsFlags) -> Workflow:
+    """List the runs that are saved on this machine. Remove old ones, or export their figures."""
+    from ipexctl.decide.parsing.amounts import parse_span
+    from ipexctl.decide.saved_runs import PrunePolicy, RunFilter
+    from ipexctl.model.errors import UsageError, advise
+    from ipexctl.verbs.run.export_runs import export_runs
+    from ipexctl.verbs.run.saved_runs import list_runs, prune_runs
+
+    names = ["demo", *chain(*COMMANDS.values())]
+    if flags.verb is not None and flags.verb not in names:
+        near = find_nearest(flags.verb, names)
+        hint = advise("runs", "--verb", near) if near else None
+        raise UsageError(f"--verb must be a command of ipexctl, not {flags.verb!r:.80}", hint=hint)
+    chosen = RunFilter(flags.verb, flags.result)
+    policy = PrunePolicy(
+        parse_span("--older-than", flags.older_than) if flags.older_than is not None else None,
+        flags.keep,
+    )
+    saved = context.state / "runs"
+    if flags.export is not None:
+        if flags.prune:
+            raise UsageError("--export does not fit --prune")
+        return export_runs(saved, flags.names, chosen, flags.export, flags.format)
+    if flags.format is not None:
+        raise UsageError("--format needs --export")
+    if flags.prune:
+        every = read_options(type(flags))  # type: ignore[arg-type]  # types are hashable
+        options = [option for option in every if not option.flag.argument and option.name != "yes"]
+        given = [(f"--{option.key.replace('_', '-')}", getattr(flags, option.name)) for option in options]
+        words = [word for name, value in given if value is not None and value is not False
+                 for word in ([name] if value is True else [name, str(value)])]  # fmt: skip
+        words = [*flags.names, *words]
+        return prune_runs(saved, flags.names, chosen, policy, dry=not flags.yes, words=words)
+    if not policy.is_empty or flags.yes:
+        raise UsageError("--yes and the rules of which runs to remove need --prune")
+    return list_runs(saved, flags.names, chosen)
+
+
+@command(
+    app,
+    "support",
+    without="output",
+    output=lambda flags: {"output": "plain"},
+    examples=("", "1120-083015-a3f2 -o k7.tar.gz --yes"),
+)
+def support(context: Context, flags: options.SupportFlags) -> Workflow:
+    """Pack a saved run for a maintainer, without secrets. What goes in is listed first."""
+    from ipexctl.model.errors import UsageError, advise
+    from ipexctl.verbs.run.support import support
+
+    asking = not (flags.yes or flags.dry_run)
+    if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        what = "support asks before it writes, which needs a terminal"
+        hint = advise("support", *([] if flags.run == "last" else [flags.run]), "--yes")
+        raise UsageError(what, reasons=["--dry-run lists what goes in, --yes writes it"], hint=hint)
+    return support(
+        context,
+        flags.run,
+        flags.file,
+        with_output=flags.with_output,
+        dry=flags.dry_run,
+        ask=confirm if asking else None,
+    )
