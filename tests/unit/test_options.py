@@ -106,7 +106,7 @@ def test_every_example_is_read_into_its_task(path: str, line: str) -> None:
     context = command.make_context(path, rest)
     for model in command.models:
         made = make_model(find_model(model), context.params)
-        assert type(made).__name__ == model
+        assert type(made).__name__ == model.rpartition(".")[2]
 
 
 @pytest.fixture
