@@ -9,11 +9,10 @@ from typing import Any, Literal, TypeVar
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.facts import Facts
-from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Stream as Stream
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.launch import PlannedLaunch
-from ipexctl.model.reports import LoadedLibrary, OutOfMemory, SeparateWorlds, StallPlace
+from ipexctl.model.reports import Finding, LoadedLibrary, OutOfMemory, SeparateWorlds, StallPlace
 
 STUDY_ENDS = ("measured", "dropped")  # who stops a launch of a study, as `RunEnded.detail` has it
 Value = bool | int | str  # of a part of a launch

@@ -8,11 +8,10 @@ from typing import Literal
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.answers.doctor import LinkSpeed, SpeedCheck
 from ipexctl.model.facts import Facts
-from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import JsonRecord, Record
 from ipexctl.model.launch import PlannedLaunch
 from ipexctl.model.profile import Profile
-from ipexctl.model.reports import CommandReport, RankResult
+from ipexctl.model.reports import CommandReport, Finding, RankResult
 from ipexctl.model.run_state import Points
 
 SpanKind = Literal[

@@ -13,9 +13,8 @@ from ipexctl.model import events as e
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.facts import Facts
-from ipexctl.model.findings import Finding
 from ipexctl.model.launch import PlannedLaunch
-from ipexctl.model.reports import HostStep, LostLoss, RankResult, SeparateWorlds, SlowHost, StallPlace
+from ipexctl.model.reports import Finding, HostStep, LostLoss, RankResult, SeparateWorlds, SlowHost, StallPlace
 
 if TYPE_CHECKING:
     from ipexctl.model.answers.tune import TriedLaunch

@@ -28,10 +28,9 @@ from ipexctl.decide.parsing.ssh_arguments import read_ssh_arguments
 from ipexctl.decide.planning.fetch import parse_listing
 from ipexctl.decide.planning.requirements import parse_requirements
 from ipexctl.decide.planning.sync import parse_remote_tree
-from ipexctl.decide.profile.kernels import KernelReport, parse_kernels
 from ipexctl.decide.profile.merge import build_profile, format_trace, merge_ranks, summarise_rank
 from ipexctl.decide.profile.steps import RecordedSteps, parse_recorded_steps
-from ipexctl.decide.profile.traces import TraceError, parse_trace
+from ipexctl.decide.profile.traces import KernelReport, TraceError, parse_kernels, parse_trace
 from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.decide.run.lines import Demux, Piece
 from ipexctl.model.errors import IpexctlError

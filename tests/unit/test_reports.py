@@ -19,9 +19,8 @@ from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, advise
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Disk, Facts
-from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import to_json
-from ipexctl.model.reports import CommandReport, LostOutput, RankOutcome, RunOutcome, StallPlace
+from ipexctl.model.reports import CommandReport, Finding, LostOutput, RankOutcome, RunOutcome, StallPlace
 from ipexctl.show.run_screen import describe_rank_end, format_run_card
 from ipexctl.show.screens import format_next_steps, list_next_commands
 from ipexctl.show.typeset import Line

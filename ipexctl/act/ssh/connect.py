@@ -19,11 +19,10 @@ from typing import Any
 import paramiko
 
 from ipexctl.act.ssh import hostkeys
-from ipexctl.act.ssh.banner import ShedError
 from ipexctl.act.ssh.keys import PrivateKeys, UnusableKey
 from ipexctl.act.ssh.settings import Settings, SSHSettings, choose_connect_timeout, list_known_host_names
 from ipexctl.act.ssh.tcp import open_tcp
-from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
+from ipexctl.act.ssh.transport import LOSSES, ConnectError, ShedError, Transport, abort_connection
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.hosts import Host, LinkError
 from ipexctl.model.json_values import Record

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from ipexctl.model.errors import UsageError
-from ipexctl.model.findings import Level
 from ipexctl.model.json_values import Record
+from ipexctl.model.reports import Level
 from ipexctl.model.text import printable
 from ipexctl.model.toml import parse_toml
 

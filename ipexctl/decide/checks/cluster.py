@@ -8,9 +8,9 @@ from ipexctl.decide.releases.env_health import format_limit
 from ipexctl.decide.releases.table import ReleaseTable
 from ipexctl.model.errors import Failure
 from ipexctl.model.facts import Facts
-from ipexctl.model.findings import Level
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record, field
+from ipexctl.model.reports import Level
 
 T = TypeVar("T", bound=Hashable)
 

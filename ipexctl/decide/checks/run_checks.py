@@ -12,7 +12,7 @@ from ipexctl.decide.checks.cluster import CheckHit, Cluster
 from ipexctl.decide.releases.env_health import find_repair
 from ipexctl.model.errors import Hint
 from ipexctl.model.facts import Facts
-from ipexctl.model.findings import Finding, Level
+from ipexctl.model.reports import Finding, Level
 from ipexctl.model.text import group_pairs, join_names, printable
 
 HOST_CHECKS: tuple[Callable[[str, Facts], Iterator[CheckHit]], ...] = (  # each host by itself

@@ -8,7 +8,7 @@ from ipexctl.decide.launch.dialects import identify_dialect
 from ipexctl.decide.releases.table import get_minor_version, get_public_version, parse_version
 from ipexctl.model.errors import advise
 from ipexctl.model.facts import Facts, Installed
-from ipexctl.model.findings import Level
+from ipexctl.model.reports import Level
 from ipexctl.model.stack import StackRelease
 from ipexctl.model.text import fold_names, group_pairs, join_names
 

@@ -12,15 +12,16 @@ from operator import itemgetter
 from statistics import median
 from typing import Literal, NamedTuple
 
-from ipexctl.decide.profile.kernels import KernelReport, sum_kernels
 from ipexctl.decide.profile.steps import RecordedSteps
 from ipexctl.decide.profile.traces import (
     Collective,
+    KernelReport,
     RankTrace,
     Sum,
     find_collectives,
     is_collective,
     is_synchronous,
+    sum_kernels,
     sum_operators,
 )
 from ipexctl.model.json_values import Record

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.errors import Kind
 from ipexctl.model.facts import Facts
-from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import JsonRecord, Record, field
+from ipexctl.model.reports import Finding
 
 
 class HostFailure(JsonRecord):

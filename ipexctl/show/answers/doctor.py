@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ipexctl.model.answers.doctor import DoctorAnswer, ExplainAnswer, SpeedCheck
 from ipexctl.model.facts import Facts
-from ipexctl.model.findings import Finding
+from ipexctl.model.reports import Finding
 from ipexctl.model.text import format_size, group_pairs, pluralize
 from ipexctl.show import phrases, typeset
 from ipexctl.show.sanitise import escape_lines, one_line

@@ -30,8 +30,8 @@ from ipexctl.model.answers.doctor import HostSpeed, LinkSpeed, SpeedCheck
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, choose_exit, complete_hint, split_results
 from ipexctl.model.events import FactsRead, FindingReported, HostFailed, Message, Started, Workflow, finish_verb
 from ipexctl.model.facts import Facts
-from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Command, Host, Inventory, Link, LinkError
+from ipexctl.model.reports import Finding
 from ipexctl.model.tasks import Doctor, Run
 from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol.codec import DamagedError, decode, load_object

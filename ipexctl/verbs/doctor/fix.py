@@ -11,8 +11,8 @@ from ipexctl.model.answers.doctor import AppliedFix
 from ipexctl.model.errors import Failure, Kind, advise, complete_hint, split_results
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
-from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Command, Inventory, Link
+from ipexctl.model.reports import Finding
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import group_pairs, join_names
 from ipexctl.verbs.common.nested import run_nested

@@ -40,9 +40,9 @@ from ipexctl.verbs.common.probe import load_releases, probe_hosts
 from ipexctl.verbs.common.relay import distribute_artifacts
 from ipexctl.verbs.common.select import list_flags, make_started, suggest_limit
 from ipexctl.verbs.install import build, lock
+from ipexctl.verbs.install.build import NOT_SWITCHED, switch_environments, tidy_environments
 from ipexctl.verbs.install.install_sessions import InstallJob, PlannedInstall
 from ipexctl.verbs.install.requirements import build_projects, fix_requirements, list_packages
-from ipexctl.verbs.install.switch import NOT_SWITCHED, switch_environments, tidy_environments
 
 _FIRST_PHASE = "look at the hosts"  # its first phase
 

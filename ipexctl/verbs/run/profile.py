@@ -16,9 +16,8 @@ from ipexctl.decide.planning import fetch as planning
 from ipexctl.decide.planning.fetch import RemoteFile
 from ipexctl.decide.planning.ignore import compile_ignore
 from ipexctl.decide.profile import merge
-from ipexctl.decide.profile.kernels import KernelReport, parse_kernels
 from ipexctl.decide.profile.steps import RecordedSteps, parse_profile_steps, parse_recorded_steps
-from ipexctl.decide.profile.traces import RankTrace, TraceError, parse_trace
+from ipexctl.decide.profile.traces import KernelReport, RankTrace, TraceError, parse_kernels, parse_trace
 from ipexctl.model.answers.run import ProfileAnswer
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import HostFailed, Message, Started, Workflow, finish_verb

@@ -19,9 +19,9 @@ from ipexctl.decide.parsing.host_patterns import limit_inventory
 from ipexctl.decide.releases.table import parse_table as parse_table
 from ipexctl.model.errors import Failure, Hint, Kind, UsageError
 from ipexctl.model.facts import Core, Disk, Facts, Installed, Interface, NumaNode, Python
-from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import parse_json, to_json
+from ipexctl.model.reports import Finding
 from tests.markers import MARKER
 from tests.tables import read_table
 from tests.unit.doctor.corpus import ROOT

@@ -16,9 +16,9 @@ from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Stamped
 from ipexctl.model.facts import Facts, Interface
-from ipexctl.model.findings import Finding
 from ipexctl.model.launch import PlannedHost, PlannedLaunch, PlannedVariable, RankPlacement
 from ipexctl.model.page import DoctorRecord, RunPage
+from ipexctl.model.reports import Finding
 from tests.unit.show.streams import START, facts, names
 
 GIB = 1 << 30

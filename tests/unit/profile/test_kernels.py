@@ -2,7 +2,7 @@
 
 import pytest
 
-from ipexctl.decide.profile.kernels import Kernel, find_isa, parse_kernels, sum_kernels
+from ipexctl.decide.profile.traces import Kernel, find_isa, parse_kernels, sum_kernels
 from tests.tables import read_table
 
 REAL = b"""\

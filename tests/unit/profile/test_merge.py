@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.decide.profile.kernels import KernelReport
 from ipexctl.decide.profile.merge import ClockOffset, Merging, build_profile, format_trace, merge_ranks, summarise_rank
 from ipexctl.decide.profile.steps import RecordedSteps
-from ipexctl.decide.profile.traces import RankTrace, parse_trace
+from ipexctl.decide.profile.traces import KernelReport, RankTrace, parse_trace
 from tests.unit.profile.trace_format import find_format_errors
 from tests.unit.profile.written import BASE, op, pack, work
 

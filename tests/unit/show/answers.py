@@ -23,7 +23,7 @@ from ipexctl.model.answers.play import CommandAnswer, CommandOutput, InitAnswer,
 from ipexctl.model.answers.saved import PruneAnswer, RunsAnswer, SavedRun, SparedRun
 from ipexctl.model.answers.tools import MigrateAnswer
 from ipexctl.model.answers.tune import TriedLaunch, TuneAnswer
-from ipexctl.model.findings import Finding
+from ipexctl.model.reports import Finding
 from ipexctl.model.saved_runs import RunResult
 from ipexctl.model.stack import StackMpi, StackSummary
 from ipexctl.verbs.migrate import LaunchLines

@@ -20,8 +20,7 @@ from ipexctl.model.answers.install import InstallAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts, Installed, NumaNode, Python
-from ipexctl.model.findings import Finding
-from ipexctl.model.reports import CommandReport, LostOutput, StallPlace
+from ipexctl.model.reports import CommandReport, Finding, LostOutput, StallPlace
 from ipexctl.model.run_state import RunState
 from ipexctl.model.stack import StackMpi, StackSummary
 

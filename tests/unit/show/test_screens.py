@@ -24,8 +24,7 @@ from ipexctl.model.answers.tools import AccelerateAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, advise
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
-from ipexctl.model.findings import Diagnosis, Finding
-from ipexctl.model.reports import HostOutcome, LostOutput, OutOfMemory, RankOutcome, SeparateWorlds
+from ipexctl.model.reports import Diagnosis, Finding, HostOutcome, LostOutput, OutOfMemory, RankOutcome, SeparateWorlds
 from ipexctl.show import screens, typeset
 from ipexctl.show.pending_failures import select_unexplained
 from ipexctl.show.pipe import Pipe

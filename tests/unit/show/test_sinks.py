@@ -18,7 +18,7 @@ from ipexctl.model.answers.doctor import DoctorHost, HostFailure
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise
 from ipexctl.model.events import Event, Stamped
-from ipexctl.model.findings import Finding
+from ipexctl.model.reports import Finding
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import JsonAnswer, JsonLines, Plain, Sink, print_refusal, write_json_refusal
 from tests.unit.show import streams
