@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from tests.cluster import Bench, Cluster, Spec, missing
 from tests.cluster.bench import on_loopback, separate
@@ -36,6 +37,33 @@ FIRST = (
     "unit/show/test_live.py",
     "contract/test_link_contract.py",
 )
+# Files whose tests of the real stack have one environment, which a worker puts on its hosts once.
+ENVIRONMENTS = {
+    "recipes": (
+        "emit.py",
+        "engines.py",
+        "first_minutes.py",
+        "with.py",
+        "ipex.py",
+        "oneccl.py",
+        "recipes.py",
+        "road.py",
+    ),
+    "frameworks": ("frameworks.py", "sft.py"),
+    "native": ("native.py", "e2e/test_profile.py"),
+}
+
+
+class EnvironmentScheduling(LoadFileScheduling):
+    """The files of an environment stay on one worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return next((name for name, files in ENVIRONMENTS.items() if file.endswith(files)), file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    return EnvironmentScheduling(config, log) if config.option.markexpr.startswith("stack") else None
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,6 @@ ROOT = Path(__file__).parents[2]
 # What an interpreter reads when it starts: a command with other values needs one of its own.
 INTERPRETER = {"LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)}
 _INTERPRETER_NAMES = ("LANG", "LC_", "LD_", "PYTHON", "TZ")
-_REQUEST_LIMIT = 100_000  # bytes
 _NUMBER = struct.Struct("i")  # a process id, then its exit code
 
 
@@ -40,11 +39,13 @@ def run_forked(
     network: str, words: Sequence[str], env: Mapping[str, str], cwd: Path, timeout: float
 ) -> subprocess.CompletedProcess[bytes]:
     """Does for ``python -m ipexctl`` with these words, in a network namespace, what `subprocess.run` does."""
-    request = json.dumps([network, list(words), dict(env), str(cwd)]).encode()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with tempfile.TemporaryFile("w+") as request, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        json.dump([network, list(words), dict(env), str(cwd)], request)
+        request.flush()
         status, theirs = os.pipe()
         with open(status, "rb", buffering=0) as numbers:
-            socket.send_fds(_start_server(), [request], [out.fileno(), err.fileno(), theirs])
+            fds = [request.fileno(), out.fileno(), err.fileno(), theirs]
+            socket.send_fds(_start_server(), [b"command"], fds)
             os.close(theirs)
             (pid,) = _NUMBER.unpack(numbers.read(_NUMBER.size))
             try:
@@ -93,8 +94,8 @@ def serve() -> None:
     signal.signal(signal.SIGCHLD, report_ends)
     requests = socket.socket(fileno=0)
     while True:
-        request, fds, _, _ = socket.recv_fds(requests, _REQUEST_LIMIT, 3)
-        if not request:
+        word, fds, _, _ = socket.recv_fds(requests, len(b"command"), 4)
+        if not word:
             return
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         pid = os.fork()
@@ -108,7 +109,7 @@ def serve() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         if not pid:
             requests.detach()
-            _become(request, fds)
+            _become(*fds)
             return
 
 
@@ -121,11 +122,13 @@ def _send(fd: int, number: int, *, last: bool = False) -> None:
         os.close(fd)
 
 
-def _become(request: bytes, fds: Sequence[int]) -> None:
-    network, words, env, cwd = json.loads(request)
+def _become(request: int, *outputs: int) -> None:
+    with open(request) as file:
+        file.seek(0)
+        network, words, env, cwd = json.load(file)
     with open(network, "rb") as space:
         enter(space.fileno())
-    for target, fd in enumerate((os.open(os.devnull, os.O_RDONLY), *fds[:2])):
+    for target, fd in enumerate((os.open(os.devnull, os.O_RDONLY), *outputs[:2])):
         os.dup2(fd, target)
     os.closerange(3, 64)
     os.chdir(cwd)
