@@ -59,7 +59,7 @@ def reap_old(controller: Workspace, mpi: Cluster) -> None:
 
 
 @pytest.mark.fault("F8")
-@over("impi")
+@over("none")
 def test_f8_a_host_loses_power(start: Start, controller: Workspace, mpi: Cluster, group: Group) -> None:
     lose_node2(start, controller, mpi, group, "power_off")
     mpi.power_on("node2")
@@ -68,7 +68,7 @@ def test_f8_a_host_loses_power(start: Start, controller: Workspace, mpi: Cluster
 
 
 @pytest.mark.fault("F8")
-@over("gloo")
+@over("none")
 def test_f8_the_head_loses_power(start: Start, mpi: Cluster, group: Group) -> None:
     command = start(*RUN, *group, ACTOR, "wait", **QUICK)
     command.until("0│waiting", "1│waiting", "2│waiting")
