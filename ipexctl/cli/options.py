@@ -23,8 +23,6 @@ Emit = Literal["sh", "sbatch", "torchrun"]
 
 
 class HostFlags(Fields):
-    """Which hosts."""
-
     hostfile: str | None = flag(
         None, "Hostfile or inventory (default: $IPEXCTL_HOSTFILE, else ./hostfile).", "Hosts", "PATH", names=("-f",)
     )
@@ -42,8 +40,6 @@ class HostFlags(Fields):
 
 
 class OutputFlags(Fields):
-    """What is printed."""
-
     json_: bool = flag(False, "Print only the answer, as one JSON document.", "Output", alias="json")
     output: Screen = advanced_flag(
         "auto", "Format: live (a terminal's default), plain, or json, one object per event.", "Output", names=("-o",)
@@ -57,8 +53,6 @@ class OutputFlags(Fields):
 
 
 class ConnectionFlags(Fields):
-    """How to connect."""
-
     accept_new_host_keys: bool = advanced_flag(
         False, "Record the keys of hosts that are not in known_hosts.", "Connection"
     )
@@ -255,8 +249,6 @@ class ForwardFlags(OneHostFlags):
 
 
 class SavedRunFlags(Fields):
-    """Which saved runs."""
-
     names: tuple[str, ...] = flag(
         (), "Saved runs: last, names, or paths (default: all).", argument=True, metavar="RUN...", completes="saved_runs"
     )

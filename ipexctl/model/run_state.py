@@ -148,8 +148,6 @@ class ReachedStage(NamedTuple):
 
 @dataclass(slots=True)
 class RankState:
-    """A rank of one attempt."""
-
     rank: int
     host: str
     at: float = 0.0  # of its last sign of life

@@ -266,8 +266,6 @@ class Wheels(PackageFields, VersionFields, Task):
 
 
 class VenvFields(Fields):
-    """The environment on the hosts."""
-
     venv: str | None = make_venv_flag()
 
 

@@ -369,7 +369,6 @@ def _find_overdue(rank: RankState) -> float:
 
 
 def find_pace(rank: RankState, now: float) -> float | None:
-    """The pace of a rank at this moment."""
     return 0.0 if now > _find_overdue(rank) else rank.pace
 
 

@@ -72,7 +72,6 @@ def format_ending(report: CommandReport, *, dry: bool = False) -> list[Renderabl
 
 
 def format_saved_path(report: CommandReport) -> list[RenderableType]:
-    """Where the run is saved."""
     if not report.saved:
         return []
     from ipexctl.show.typeset import labelled

@@ -46,7 +46,6 @@ class View:
 
     @property
     def log(self) -> RankLog:
-        """Its log."""
         return self.logs[self.followed.rank if self.followed else 0]
 
     @property

@@ -60,7 +60,6 @@ class KeptSecrets(Record):
     values: tuple[KeptValue, ...]
 
     def compute_hash(self, data: bytes) -> str:
-        """Returns the hash of a value."""
         return blake2b(data, digest_size=12, key=self.salt.encode()[:64]).hexdigest()
 
 

@@ -21,7 +21,6 @@ class LaunchLines:
         self.table, self.cwd = parse_launch_table(read_data("launchers.toml")), cwd
 
     def find(self, text: str, file: str) -> list[FoundLaunch]:
-        """Returns the launch lines of a file."""
         return find_launches_of_file(text, file, self.table)
 
     def translate(self, launch: FoundLaunch) -> Translation:

@@ -53,7 +53,6 @@ def compute_fingerprint(blob: bytes) -> str:
 
 
 def format_known_host_name(host: str, port: int) -> str:
-    """Returns the name of a host in a known_hosts file."""
     return host.lower() if port == 22 else f"[{host.lower()}]:{port}"
 
 
@@ -216,7 +215,6 @@ def list_key_types(known: KnownHosts, names: tuple[str, str]) -> list[str]:
 
 
 def format_known_hosts_line(name: str, kind: str, blob: bytes) -> str:
-    """Returns the known_hosts line for a key."""
     return f"{name} {kind} {base64.b64encode(blob).decode()}"
 
 

@@ -194,7 +194,6 @@ class SharedAgent(AgentSSH):
             raise
 
     def close(self) -> None:
-        """Ends the connection."""
         self._close()  # type: ignore[attr-defined]
 
     def _send_message(self, msg: Message) -> tuple[int, Message]:

@@ -26,8 +26,6 @@ class InterfaceChoice(Record):
 
 
 class _HostAddress(Record):
-    """One address of one host."""
-
     interface: Interface
     word: IPv4Interface | IPv6Interface
 

@@ -85,7 +85,6 @@ def match_name(name: str, patterns: Iterable[str]) -> str:
 
 
 def parse_launch_table(text: str) -> LaunchTable:
-    """Returns the table in a document."""
     document = parse_toml(text)
     made: dict[str, Program] = {}
     programs: dict[str, Program] = {}

@@ -29,7 +29,6 @@ class Cores(Record):
 
     @property
     def cpus_by_node(self) -> list[list[int]]:
-        """The CPUs of each NUMA node."""
         return list(group_pairs((node, cpu) for cpu, node in self.cpus).values())
 
     @property

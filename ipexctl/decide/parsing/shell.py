@@ -167,7 +167,6 @@ class _Reader:
         return last
 
     def read_word(self) -> str:
-        """Returns the word at this place."""
         word, start = "", self.at
         while self.at < len(self.text):
             char = self.text[self.at]

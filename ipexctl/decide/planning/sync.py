@@ -26,8 +26,6 @@ _LARGE_TRANSFER = 100 << 20  # bytes for one host, from which on the user is war
 
 
 class RemoteEntry(Record):
-    """One thing in the destination."""
-
     kind: str  # f d l, or another letter of find
     mode: int
     size: int

@@ -185,7 +185,6 @@ def measure_offsets(summaries: Sequence[RankSummary], matches: Sequence[Match]) 
 
 
 def build_profile(run: str, merging: Merging, missing: Sequence[UnprofiledRank], first: int, last: int) -> Profile:
-    """Returns the tables of a merged profile."""
     summaries = merging.summaries
     waits, awaited = measure_waits(merging)
     ranks = tuple(

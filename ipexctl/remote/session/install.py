@@ -37,18 +37,8 @@ from typing import Any, BinaryIO, Callable, Dict, List, Optional, Set, Tuple
 from ipexctl.protocol import session as messages
 from ipexctl.protocol.session import SessionError
 from ipexctl.remote.agent import procs
+from ipexctl.remote.session import relay
 from ipexctl.remote.session.loop import ENDED, end_session, report_progress, serve_requests
-from ipexctl.remote.session.relay import (
-    DISK_TIMEOUT,
-    FileRelay,
-    find_owner_fault,
-    get_readable_size,
-    hash_file,
-    make_token,
-    open_directly,
-    remove_path,
-    start_server,
-)
 
 Origin = List[Any]  # [host, port]
 Watch = Optional[Callable[[int], Any]]  # takes the process id; returns something that changes with progress
@@ -67,11 +57,11 @@ CONFIRMED = "tmp/confirmed"  # below the store of the host that decides: all hos
 # requests.
 
 
-class InstallSession(FileRelay):
+class InstallSession(relay.FileRelay):
     """One environment on this host, and how far its install has come. All requests name the same one."""
 
     def __init__(self) -> None:
-        FileRelay.__init__(self)
+        relay.FileRelay.__init__(self)
         self.venv = self.target = ""  # the link, whose ".d" is the store of environments; the one to be made in it
         self.lock_file = -1  # open while this process lives, once it holds the lock
         self.switched = False  # the link leads to it, and that is not confirmed: the end goes back
@@ -105,7 +95,7 @@ class InstallSession(FileRelay):
             self.clean()
         for name in ("tokens", "wheels", "") if self.tokens or self.lock_file >= 0 else ():
             if self.lock_file >= 0 and list_directory(self.base) == ["lock"]:
-                remove_path(os.path.join(self.base, "lock"))
+                relay.remove_path(os.path.join(self.base, "lock"))
             with suppress(OSError):  # it is not empty
                 os.rmdir(os.path.join(self.base, name))
 
@@ -145,7 +135,7 @@ class InstallSession(FileRelay):
             files=count,
             at=at,
             uv=find_uv(base, uv),
-            visible=[item["path"] for item in files if get_readable_size(item["path"]) == item["size"]],
+            visible=[item["path"] for item in files if relay.get_readable_size(item["path"]) == item["size"]],
             unreachable=["%s:%s" % tuple(origin) for origin in find_unreachable(origins)],
         )
 
@@ -166,7 +156,7 @@ class InstallSession(FileRelay):
             except OSError as error:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     os.close(handle)
-                    remove_path(path)
+                    relay.remove_path(path)
                     with suppress(OSError):
                         os.rmdir(self.base)
                     what = "the file system of %s has no locks, which an install needs (%s)"
@@ -187,40 +177,40 @@ class InstallSession(FileRelay):
 
     def leave_token(self, name: str) -> None:
         make_store(self.base)
-        FileRelay.leave_token(self, name)
+        relay.FileRelay.leave_token(self, name)
 
     def make_room(self, files: List[Dict[str, Any]]) -> messages.Present:
         for name, mode in (("wheels", 0o700), ("bin", 0o755)):
             os.makedirs(os.path.join(self.base, name), mode=mode, exist_ok=True)
             os.chmod(os.path.join(self.base, name), mode)
-        return FileRelay.make_room(self, files)
+        return relay.FileRelay.make_room(self, files)
 
     def clean(self, wheels: Optional[List[str]] = None) -> messages.Cleaned:
         """Removes what is no complete environment, old tokens, and of the wheels that have arrived those that are not
         these. Only for the holder of the lock."""
         arrived = os.path.join(self.base, "wheels")
         for name in set(list_directory(arrived)) - set(list_directory(arrived) if wheels is None else wheels):
-            remove_path(os.path.join(arrived, name))
+            relay.remove_path(os.path.join(arrived, name))
         tokens = os.path.join(self.base, "tokens")
         for name in list_directory(tokens):
             path = os.path.join(tokens, name)
             if os.path.exists(path) and procs.read_age(path) > TOKEN_LIFETIME:  # its owner was killed
-                remove_path(path)
+                relay.remove_path(path)
         incomplete = set(os.listdir(self.base)) - {*NOT_ENVIRONMENTS, *list_environments(self.base)}
         for name in incomplete:
-            remove_path(os.path.join(self.base, name))
+            relay.remove_path(os.path.join(self.base, name))
         return messages.Cleaned(len(incomplete))
 
     def serve_confirmation(self, address: str) -> messages.Offer:
         """Tells other hosts, like `serve`, whether all stay with the new environment (see `is_confirmed`). The token
         does not travel: each side proves by the other's question that it knows it."""
-        token, confirmed = make_token(), os.path.join(self.base, CONFIRMED)
+        token, confirmed = relay.make_token(), os.path.join(self.base, CONFIRMED)
 
         def find_answer(path: str) -> Optional[BinaryIO]:
             return io.BytesIO(prove_token(token, "stays", path[1:])) if os.path.isfile(confirmed) else None
 
         return messages.Offer(
-            start_server(address, lambda path: prove_token(token, "asks", path[1:]), find_answer), token
+            relay.start_server(address, lambda path: prove_token(token, "asks", path[1:]), find_answer), token
         )
 
     # -- building
@@ -247,7 +237,7 @@ class InstallSession(FileRelay):
             return
         if os.path.lexists(os.path.join(target, MARKER)):
             os.unlink(os.path.join(target, MARKER))
-        remove_path(target)
+        relay.remove_path(target)
         os.makedirs(tmp, mode=0o755, exist_ok=True)
         before = measure_free_bytes(tmp)
         if before < unpacked:
@@ -277,12 +267,12 @@ class InstallSession(FileRelay):
                 argv = [uv, "pip", "install", *own, "--no-deps", "--no-build", "--require-hashes", "-r", listing]
                 run_uv(argv, env, watch, stall, BUILD_TIMEOUT)
         except BaseException as error:
-            remove_path(target)
+            relay.remove_path(target)
             if isinstance(error, SessionError) and error.code == "hash":
-                remove_path(os.path.join(self.base, "wheels"))
+                relay.remove_path(os.path.join(self.base, "wheels"))
             raise
         finally:
-            remove_path(os.path.join(tmp, "uv"))
+            relay.remove_path(os.path.join(tmp, "uv"))
 
     # -- verifying
 
@@ -349,17 +339,17 @@ class InstallSession(FileRelay):
         """Makes ``before`` the active environment again; none, if that is empty."""
         self.timer.cancel()
         self.decides = False
-        remove_path(os.path.join(self.base, CONFIRMED))
+        relay.remove_path(os.path.join(self.base, CONFIRMED))
         if before and self.is_linked():
             self.activate(os.path.join(self.base, before))
         elif self.is_linked():
-            remove_path(self.venv)
+            relay.remove_path(self.venv)
         self.switched = self.active = False
 
     def activate(self, target: str) -> None:
         temporary = os.path.join(self.base, "tmp", "link")
         os.makedirs(os.path.dirname(temporary), exist_ok=True)
-        remove_path(temporary)
+        relay.remove_path(temporary)
         os.symlink(target, temporary)
         os.rename(temporary, self.venv)
         fsync_directory(os.path.dirname(self.venv))
@@ -387,10 +377,12 @@ class InstallSession(FileRelay):
                     continue
                 removed.append(id)
         if removed:
-            remove_path(os.path.join(self.base, "cache"))  # what uv kept for them; the one in the home is the user's
+            relay.remove_path(
+                os.path.join(self.base, "cache")
+            )  # what uv kept for them; the one in the home is the user's
         if not self.active and os.path.isdir(os.path.join(self.base, "wheels")):
             removed.append("wheels")
-        remove_path(os.path.join(self.base, "wheels"))
+        relay.remove_path(os.path.join(self.base, "wheels"))
         self.clean()
         return messages.Removed([], removed)
 
@@ -441,7 +433,7 @@ def find_store_fault(base: str) -> str:
         return "%s is not a directory" % base
     entries = [os.path.join(base, name) for name in ("", *list_directory(base))]
     paths = [os.path.join(entry, name) for entry in entries for name in ("", "bin", "lib")]
-    return next(filter(None, (find_owner_fault(path.rstrip("/")) for path in paths)), "")
+    return next(filter(None, (relay.find_owner_fault(path.rstrip("/")) for path in paths)), "")
 
 
 def check_store(base: str) -> None:
@@ -549,8 +541,10 @@ def link_environment(source: str, target: str, tmp: str) -> None:
     name the environment itself (scripts, settings) are written anew. An installer replaces files, it changes none."""
     linked, old, new = os.path.join(tmp, "linked"), *(os.fsencode("/" + os.path.basename(p)) for p in (source, target))
     for option in ("-al", "-a"):
-        remove_path(linked)
-        status, _, errors = execute(["cp", option, source, linked], dict(os.environ), None, DISK_TIMEOUT, DISK_TIMEOUT)
+        relay.remove_path(linked)
+        status, _, errors = execute(
+            ["cp", option, source, linked], dict(os.environ), None, relay.DISK_TIMEOUT, relay.DISK_TIMEOUT
+        )
         if status == 0:
             break
     else:
@@ -573,7 +567,7 @@ def find_uv(base: str, uv: Dict[str, Any]) -> Optional[str]:
     """Returns the controller's own uv: at its path if this host sees it, or where an earlier install put it."""
     ours = os.path.join(base, "bin", "uv-" + uv["version"])
     for path in (ours, uv["path"]):
-        same = get_readable_size(path) == uv["size"] and hash_file(path) == uv["sha256"]
+        same = relay.get_readable_size(path) == uv["size"] and relay.hash_file(path) == uv["sha256"]
         if same and (path == ours or is_safe_from_others(path)):
             return path
     return None
@@ -624,13 +618,13 @@ def is_confirmed(base: str, token: str) -> bool:
     import urllib.error
     import urllib.request
 
-    question = make_token()
+    question = relay.make_token()
     proof = prove_token(token, "asks", question).decode()
     request = urllib.request.Request(base + "/" + question, headers={"Authorization": proof})
     until = time.monotonic() + CONFIRM_TIMEOUT
     while time.monotonic() < until:
         try:
-            with open_directly(request, 5) as answer:
+            with relay.open_directly(request, 5) as answer:
                 return hmac.compare_digest(answer.read(100), prove_token(token, "stays", question))
         except urllib.error.HTTPError:
             time.sleep(0.1)
@@ -744,7 +738,7 @@ def choose_uv_cache(base: str) -> str:
 def main() -> None:
     os.umask(0o022)
     session = InstallSession()
-    serve_requests(session.run, session.end, DISK_TIMEOUT)
+    serve_requests(session.run, session.end, relay.DISK_TIMEOUT)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,6 @@ class FileRelay:
             raise SessionError("foreign", fault)
 
     def remove_store(self) -> None:
-        """Removes the store with all that is in it."""
         remove_path(self.base)
 
     def take_tokens_back(self) -> None:

@@ -202,7 +202,6 @@ def _format_profile(profile: Profile) -> str:
 def _draw_figure(
     figure: Figure, length: float, breaks: Sequence[float] = (), broken: Sequence[float] = ()
 ) -> dict[str, object]:
-    """A chart with its words."""
     high, low = drawings.list_scale(figure)
     shown, alike = drawings.choose_curves(figure)
     keys = [(f"c{number % 8}", curve.name) for number, curve in enumerate(shown)]

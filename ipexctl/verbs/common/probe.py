@@ -3,10 +3,10 @@
 import secrets
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
-from ipexctl.act.background import begin_in_background
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.scripts import read_script
 from ipexctl.data import read_data
@@ -19,6 +19,18 @@ from ipexctl.model.events import FactsRead, StepOutcome, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory, Link
 from ipexctl.model.text import printable
+
+
+def begin_in_background(work: Callable[[], object]) -> None:
+    """Begins to import or compute something that Python keeps. Who needs it later gets it at once, or waits until it is
+    there; what fails here is raised there."""
+
+    def work_quietly() -> None:
+        with suppress(Exception):
+            work()
+
+    threading.Thread(target=work_quietly, name=getattr(work, "__name__", "background"), daemon=True).start()
+
 
 VENV = "~/.local/share/ipexctl/env"  # where install puts the environment by default
 

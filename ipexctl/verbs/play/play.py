@@ -52,7 +52,6 @@ class PlayOptions(Record):
         return play_schedule.select_steps(book, tags=self.tags, skip_tags=self.skip_tags, start_at=self.start_at)
 
     def limit_hosts(self, hosts: Inventory) -> list[Host]:
-        """Returns the hosts that ``--limit`` leaves."""
         return [host for host in hosts if self.hosts is None or host.name in self.hosts]
 
 

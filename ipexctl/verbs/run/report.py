@@ -31,7 +31,6 @@ class MaskedFold:
         self.state = self._fold.state
 
     def handle_event(self, stamped: Stamped) -> None:
-        """Folds one event."""
         for masked in self._masker.mask_events([stamped]):
             self._fold.handle_event(masked)
 

@@ -96,7 +96,6 @@ def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -
 
 
 def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:
-    """Returns the error for a run that is kept on none of the hosts."""
     run = f"run {printable(prefix, 100)}" if prefix else "a run"
     what = f"no {run} is kept on these hosts"
     if not prefix:

@@ -95,7 +95,6 @@ def print_newest_output(live: Workflow[None], context: Context, ranks: Collectio
 
 
 def make_no_rank_error(run: str, unknown: Collection[int], size: int) -> UsageError:
-    """Returns the error for ranks that a run does not have."""
     reasons = [f"it has {pluralize(size, 'rank')}, counted from 0"]
     return UsageError(
         f"run {printable(run)} has no rank {join_names([str(rank) for rank in unknown], 4)}", reasons=reasons

@@ -13,7 +13,6 @@ DIALECTS: tuple[MpiDialect, ...] = (INTEL_MPI, MPICH, OPEN_MPI_4, OPEN_MPI_5)
 
 
 def get_dialect(name: Dialect, version: str) -> MpiDialect:
-    """Returns the dialect of an MPI of this version."""
     match name:
         case "impi":
             return INTEL_MPI
