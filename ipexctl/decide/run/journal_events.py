@@ -152,14 +152,8 @@ class JournalReader:
         match record:
             case journal.Launched(at=at, restart=restart):
                 self.launched, self.too_few, resumed, self._resumed = True, False, self._resumed, None
-                yield e.RunStarted(
-                    **select_attributes(running, "run", "head", "command", "title", "backend", "precision", "isas"),
-                    ranks=running.hosts,
-                    at=at,
-                    restart=restart,
-                    restarts=self._restarts,
-                    resumed=resumed,
-                )
+                begun = make_run_started(running, at)
+                yield replace(begun, restart=restart, restarts=self._restarts, resumed=resumed)
             case rank_records.RankNote(rank=rank, text=text):
                 level: Literal["info", "warning"] = "info" if record.info else "warning"
                 yield e.Message(f"rank {rank}: {text}", level, record.host, "rank")
@@ -334,6 +328,12 @@ class JournalReader:
         """The ranks that have ended with 0 and were never in the rendezvous in which all others wait."""
         waiting = self._met - self._connected - self._well
         return tuple(sorted(self._well - self._met)) if waiting and waiting.issuperset(stalled) else ()
+
+
+def make_run_started(running: Running, at: float) -> e.RunStarted:
+    """Returns the first start of a run."""
+    names = ("run", "head", "command", "title", "backend", "precision", "isas")
+    return e.RunStarted(**select_attributes(running, *names), ranks=running.hosts, at=at)
 
 
 def _describe_waiting(hosts: Mapping[str, tuple[str, str, float]], before: int) -> str:

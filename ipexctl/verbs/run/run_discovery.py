@@ -134,4 +134,6 @@ def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Conte
         )
         for name, local in names.items()
     }
-    return RunWatcher(context, running, about.nonce, run_dirs, timings=about.timings, profile=about.profile)
+    watcher = RunWatcher(context, running, about.nonce, run_dirs, timings=about.timings, profile=about.profile)
+    watcher.started = discovered.row.started
+    return watcher

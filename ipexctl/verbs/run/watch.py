@@ -10,7 +10,7 @@ from ipexctl.act import run_control
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.run_control import BACK, GAVE_UP, LOST, OutputFrame, RunFollower
 from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
-from ipexctl.decide.run.journal_events import JournalReader
+from ipexctl.decide.run.journal_events import JournalReader, make_run_started
 from ipexctl.model import events as e
 from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError, advise
@@ -95,6 +95,7 @@ class RunWatcher:
     profiled: Profile | None = None  # what came of it
     trace: str | None = None  # path of the merged trace
     follower: RunFollower | None = None  # begun ahead of what reads its frames
+    started: float = 0.0  # Unix seconds: when the run was, where another command did that
 
     @property
     def head(self) -> RemoteRunDir:
@@ -351,13 +352,15 @@ class RunWatcher:
         self.run_ended = journal.over
 
     def read_earlier(self) -> e.Workflow[None]:
-        """What ranks wrote on hosts that led the run before, if these can be reached. How such a host then lost the
-        others is not of interest."""
+        """What ranks wrote on hosts that led the run before, if these can be reached; of the first host at least that
+        it started them. How such a host then lost the others is not of interest."""
         running, order = self.running, self.running.leaders
         for host in order[: order.index(running.head)] if running.head in order else ():
+            self.running = replace(running, head=host)
             if host in self.run_dirs and self._leads(host):
-                self.running = replace(running, head=host)
                 yield from (each for each in self.read_files(follow=False) if isinstance(each, e.RunStarted | e.Output))
+            elif host == order[0]:
+                yield make_run_started(self.running, self.started)
         self.running, self.run_ended = running, None
 
     def report_end(self, verb: str, detached: bool) -> e.Workflow[None]:

@@ -8,13 +8,18 @@ import pytest
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.act.run_dir import is_run_dir
+from ipexctl.decide.run.journal_events import JournalReader
+from ipexctl.model import events as e
+from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Completed, Host, Inventory, LinkError
+from ipexctl.protocol import frames, journal, rank_records
 from ipexctl.protocol.messages import KINDS, OrphanDirectory, RunDescription, RunListing, RunRow
 from ipexctl.protocol.paths import RUNS
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, make_watcher
 from tests.fakes import FakeLink, FakeOpener
+from tests.unit.show.streams import START, fold, stamp
 
 RUN = "1126-1-ab12"
 PLACE = f"/home/u/{RUNS}/{RUN}-h0"
@@ -70,3 +75,26 @@ def test_no_interpreter_is_started_on_a_host_by_the_word_of_another(tmp_path: Pa
     row = RunRow(RUN, "t", "me", 1.0, 2, "ended", ["a", "b"], PLACE)
     watcher = make_watcher(DiscoveredRun("a", row), inventory, Context(links, tmp_path, tmp_path))
     assert {name: place.python for name, place in watcher.run_dirs.items()} == {"a": "/env/bin/python", "b": "python3"}
+
+
+def test_attach_counts_the_first_attempt_also_where_the_host_that_led_it_is_gone(tmp_path: Path) -> None:
+    about = ABOUT._replace(host="b", leaders={"a": "10.0.0.1", "b": "10.0.0.2"})
+    down = {"a": Failure("a", Kind.UNREACHABLE, "no route to host")}
+    links = FakeOpener(lambda *_: Completed(0, KINDS.write(about) + b"\n"), down=down)
+    row = RunRow(RUN, "t", "me", START - 40.0, 2, "running", ["b"], PLACE, restart=1)
+    inventory = Inventory((Host("a", "a"), Host("b", "b")), "test")
+    watcher = make_watcher(DiscoveredRun("b", row), inventory, Context(links, tmp_path, tmp_path))
+    reader = JournalReader(watcher.nonce, watcher.running)
+    records = (
+        journal.HostLost("a", "out of reach of b, which leads now"),
+        journal.AttemptEnded("lost", "a lost", 1, 3),
+        journal.Launched(1, 2, START, placed={"b": [0]}, restart=1),
+        rank_records.RankEnded(0, "b", 0, at=START + 20.0),
+        journal.RunEnd(RUN, "done", at=START + 20.0),
+    )
+    events = [e.Started("attach", RUN, ("a", "b")), *watcher.read_earlier()]
+    events += [each for record in records for each in reader.read(frames.JOURNAL, journal.encode_record(record))]
+    run = fold(stamp([*events, *reader.end()])).run
+    assert run
+    assert run.restarts == ("a lost",)
+    assert run.ended - run.started == 60.0
