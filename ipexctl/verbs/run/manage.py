@@ -3,7 +3,10 @@
 import secrets
 import shlex
 from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context, Emit, run_on_hosts
@@ -16,11 +19,12 @@ from ipexctl.model.hosts import Inventory, Link, LinkError
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.text import fold_names, format_cpus, format_time, pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
+from ipexctl.store.record import read_report
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import list_flags, make_started
 from ipexctl.verbs.run import run_discovery
 from ipexctl.verbs.run.profile import fetch_profile, merge_profile
-from ipexctl.verbs.run.replay import read_preparation
+from ipexctl.verbs.run.replay import find_saved_run, read_preparation
 from ipexctl.verbs.run.saved_logs import compare_stacks, make_no_rank_error
 from ipexctl.verbs.run.watch import RunWatcher
 
@@ -33,10 +37,22 @@ def ps(inventory: Inventory, context: Context) -> e.Workflow[None]:
     if survey.removable:
         text = advise("stop", "--orphans", text="some hosts keep directories of runs that are over:")
         yield e.Message(text, "warning", code="orphans")
-    yield e.Answer(
-        PsAnswer(tuple(map(_describe_run, survey.runs)), survey.orphans, inventory.names, survey.unreachable)
-    )
-    yield e.Ended("ps", Exit.OK)
+    runs = tuple(_describe_run(add_saved_end(run, context.state / "runs")) for run in survey.runs)
+    yield from e.finish_verb("ps", PsAnswer(runs, survey.orphans, inventory.names, survey.unreachable))
+
+
+def add_saved_end(run: run_discovery.DiscoveredRun, runs: Path) -> run_discovery.DiscoveredRun:
+    """The run with its end as this machine saw it, where its host does not know that: it was cut off or started anew,
+    and others went on."""
+    if run.row.reason != "lost" and run.row.state != "gone":
+        return run
+    with suppress(UsageError):
+        report = read_report(find_saved_run(runs, run.row.run))
+        if report and report.run and report.run.run == run.row.run and report.run.reason:
+            end = report.run
+            row = run.row._replace(state="ended", reason=end.reason, seconds=end.ended - end.started, output="")
+            return replace(run, head=end.head, row=row._replace(restart=len(end.restarts)))
+    return run
 
 
 def _describe_run(run: run_discovery.DiscoveredRun) -> ListedRun:
