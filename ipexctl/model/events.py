@@ -199,6 +199,15 @@ class Resumed(Event):
     at: float = 0.0
 
 
+class HostSilent(Event):
+    """No sign of life has come from a host of the run for so many ``seconds``; 0: it answers again. ``at`` is on the
+    head's clock."""
+
+    host: str
+    seconds: float
+    at: float = 0.0
+
+
 class CaughtUp(Event):
     """A command that came later (`RunStarted.title`) has read all that the run had stored: what follows is of now."""
 

@@ -3,7 +3,7 @@
 import re
 
 from ipexctl.model.run_state import Attempt
-from ipexctl.model.text import format_clock, format_size, join_names
+from ipexctl.model.text import format_clock, format_size, join_names, pluralize
 
 _STEP = re.compile(r"(?:step|checkpoint|iter|iteration)[-_=]?(\d+)", re.ASCII)  # in the name of a checkpoint
 _NAMES = 3  # names of hosts
@@ -35,5 +35,5 @@ def _describe_checkpoint(before: Attempt, attempt: Attempt) -> tuple[str, ...]:
         text += f" ({format_size(resumed.size)}) from {join_names(resumed.sources, _NAMES)} in {resumed.seconds:.0f} s"
     reached = max([rank.figures.get("step", 0.0) for rank in before.ranks], default=0.0)
     again = int(reached - step) if step is not None else 0
-    lost = f"{again:,} steps lost" if again > 0 else ""
+    lost = f"at least {pluralize(again, 'step', ',')} lost" if again > 0 else ""
     return text if resumed.name else "from the beginning", lost

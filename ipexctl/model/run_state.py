@@ -238,6 +238,7 @@ class Attempt:
     backend: str = ""  # that is used
     stalls: list[Stall] = field(default_factory=list)
     separate: SeparateWorlds | None = None
+    silent: dict[str, float] = field(default_factory=dict)  # host without a sign of life → when the last one came
     lost: dict[str, tuple[float, str]] = field(default_factory=dict)  # host → when, and what is reported of it
     lost_loss: LostLoss | None = None
     slowdown: Slowdown | None = None  # while it goes on

@@ -106,13 +106,23 @@ class Killed(NamedTuple):
     at: float = 0.0
 
 
+class HostSilent(NamedTuple):
+    """The keeper has had no sign of life of the host for so many ``seconds``; 0: it answers again."""
+
+    host: str
+    seconds: float
+    at: float = 0.0
+
+
 class HostLost(NamedTuple):
-    """``tampered``: because of a line on its connection that is not authentic."""
+    """``tampered``: because of a line on its connection that is not authentic; ``silent``: seconds since its last sign
+    of life."""
 
     host: str
     why: str
     tampered: bool = False
     at: float = 0.0
+    silent: float = 0.0
 
 
 class Unstored(NamedTuple):
@@ -227,7 +237,7 @@ class Reason:
 
 Record = Union[
     Launched, AttemptEnded, HostBack, RankStarted, RankStage, RankRendezvous, RankNote, RankEnded, RankStack,
-    SeparateWorlds, Stall, Straggling, Resumed, StacksRequested, InquiryEnded, Killed, HostLost, Unstored,
+    SeparateWorlds, Stall, Straggling, Resumed, StacksRequested, InquiryEnded, Killed, HostSilent, HostLost, Unstored,
     Leftovers, Strays, MessageIgnored, CheckpointKept, CheckpointMissed, ResumeChosen, Waiting, NoticeFailed,
     RunEnd,
 ]  # fmt: skip

@@ -334,6 +334,8 @@ def _describe_rank(state: RunState, rank: RankState, now: float) -> tuple[str, s
         return (("done", GOOD) if end.status == 0 else (f"exit {end.status}", BAD)) + ("",)
     if state.stopping:
         return state.stopping, WARN, ""
+    if state.attempt and rank.host in state.attempt.silent:
+        return "no sign of life", BAD, f"for {_format_age(now - state.attempt.silent[rank.host])}"
     silent = now - rank.at
     if rank.stage == "ready":
         return "ready", GOOD, _format_age(now - rank.staged)

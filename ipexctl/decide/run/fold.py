@@ -136,6 +136,10 @@ class RunFold:
                 if rank := self._find_rank(number):
                     _end_rank(rank, event, at)
                     attempt.failed = attempt.failed or (rank if rank.result == "failed" else None)
+            case e.HostSilent(host=host, seconds=seconds):
+                attempt.silent.pop(host, None)
+                if seconds:
+                    attempt.silent[host] = (min(event.at or at, at) if attempt.late else at) - seconds
             case e.BackendChosen(backend=backend):
                 attempt.backend = backend
             case e.WorldsCompared(separate=separate):
@@ -213,7 +217,7 @@ class RunFold:
         if failure.host:
             self._work_on(failure.host).failure = failure
         if attempt and failure.kind is Kind.LOST and failure.host in attempt.started.ranks:
-            attempt.lost.setdefault(failure.host, (at, failure.what))
+            attempt.lost.setdefault(failure.host, (attempt.silent.get(failure.host, at), failure.what))
 
     def _add_message(self, event: e.Message) -> None:
         attempt = self.state.last_attempt

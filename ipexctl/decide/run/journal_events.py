@@ -207,8 +207,14 @@ class JournalReader:
                 if record.status == 0:
                     self._well.add(record.rank)
                 yield _make_rank_end(record)
+            case journal.HostSilent(host=host, seconds=seconds, at=at):
+                text = f"no sign of life for {seconds:.0f} s" if seconds else "answers again"
+                yield e.HostSilent(host, seconds, at)
+                yield e.Message(text, host=host, code="silent")
             case journal.HostLost(host=host, why=why, tampered=tampered):
                 code = "tampered" if tampered else "lost"
+                if record.silent:
+                    yield e.HostSilent(host, record.silent, record.at)
                 yield e.HostFailed(Failure(host, Kind.LOST, f"lost ({why})", code=code))
             case journal.Killed(host=host, processes=count) if count:
                 yield e.Message(f"{pluralize(count, 'process')} needed SIGKILL", "warning", host, "killed")

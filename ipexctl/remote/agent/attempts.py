@@ -160,11 +160,13 @@ def _check_takeover(run: "KeeperRun", takeover: "Takeover") -> None:
             run.enter(RunPhase.DONE)
         return
     away = [host for host in run.spec.head_spec.hosts if host not in run.present]
-    over = max(takeover.heard.values()) + timings.node_lease + timings.fence
+    heard = max(takeover.heard.values())
+    over = heard + timings.node_lease + timings.fence
     if takeover.ranked.intersection(away) and run.now.steady < over:
         return
     for host in sorted(away):
-        run.note(journal.HostLost(host, "out of reach of %s, which leads now" % run.spec.host))
+        why = "out of reach of %s, which leads now" % run.spec.host
+        run.note(journal.HostLost(host, why, silent=run.now.steady - heard))
     run.takeover = None
     run.reason, run.detail = Reason.LOST, "%s lost" % takeover.former
     if run.restart >= run.spec.restarts:

@@ -19,6 +19,9 @@ def _on_pong(run: "KeeperRun", host: str, pong: "messages.Pong") -> None:
     if best == trip:
         offset = pong.clock - (pong.sent + run.now.clock) / 2
     run.clocks[host] = HostClock(offset, 1.1 * best)
+    if host in run.silent:
+        run.silent.discard(host)
+        run.note(journal.HostSilent(host, 0.0))
 
 
 def _convert_to_head_time(run: "KeeperRun", host: str, record: "R") -> "R":

@@ -72,6 +72,7 @@ class GuardLost(NamedTuple):
     silent: float = 0.0
 
 
+GuardSilent = NamedTuple("GuardSilent", [("host", str), ("seconds", float)])  # since it was heard last
 FromGuard = NamedTuple("FromGuard", [("host", str), ("message", Union[Message, Unreadable])])
 
 
@@ -89,8 +90,8 @@ LauncherEnded = NamedTuple("LauncherEnded", [("status", int)])
 RankAborted = NamedTuple("RankAborted", [("rank", int), ("code", int)])
 Tick = NamedTuple("Tick", [("watched", bool)])  # time has passed; whether somebody watches the run
 Input = Union[
-    GuardConnected, GuardLost, FromGuard, LauncherStarted, LauncherFailed, LauncherEnded, RankAborted, Tick,
-    messages.StopRun, messages.KillRun, messages.RequestStacks, messages.Vote,
+    GuardConnected, GuardSilent, GuardLost, FromGuard, LauncherStarted, LauncherFailed, LauncherEnded, RankAborted,
+    Tick, messages.StopRun, messages.KillRun, messages.RequestStacks, messages.Vote,
     journal.Stall, journal.Straggling, journal.Resumed,
 ]  # fmt: skip
 
@@ -155,6 +156,7 @@ class KeeperRun:
         self.actions: "List[Action]" = []  # of this step
         self.base = spec  # the specification of the first attempt, by which others are made
         self.present: "Set[str]" = set()  # hosts with a connected guard and nothing left of an earlier part
+        self.silent: "Set[str]" = set()  # of these, those without a sign of life
         self.lost: "Set[str]" = set()
         self.fences: "Dict[str, float]" = {}  # lost host → when it has certainly ended its part
         self.unguarded: "Set[str]" = set()  # lost hosts that were reached, and have no guard

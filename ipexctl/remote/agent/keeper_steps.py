@@ -162,17 +162,23 @@ def _on_guard_connected(run: "KeeperRun", guard: "ks.GuardConnected") -> None:
         run.send(messages.Ping(run.now.clock, steady=run.now.steady), guard.host)
 
 
+def _on_guard_silent(run: "KeeperRun", guard: "ks.GuardSilent") -> None:
+    if guard.host in run.present - run.silent:
+        run.silent.add(guard.host)
+        run.note(journal.HostSilent(guard.host, guard.seconds))
+
+
 def _on_guard_lost(run: "KeeperRun", guard: "ks.GuardLost") -> None:
     host, timings = guard.host, run.spec.timings
     if host not in run.present or (host in run.cleaned and run.state is RunPhase.FINISHING and not run.again):
         return  # who has reported may go
-    run.present.discard(host)
-    run.begun.discard(host)
+    for hosts in (run.present, run.silent, run.begun):
+        hosts.discard(host)
     run.lost.add(host)
     run.fences[host] = run.now.steady - guard.silent + timings.node_lease + timings.fence
     run.kept, _ = keeping.end_order(run.kept, host, messages.CheckpointTaken(0, "lost", 0, 0.0))
     run.actions.append(ks.Disconnect(host))
-    run.note(journal.HostLost(host, guard.why, guard.tampered))
+    run.note(journal.HostLost(host, guard.why, guard.tampered, silent=guard.silent))
     if run.restart and run.state in (RunPhase.PLACING, RunPhase.RESUMING):
         attempts.withdraw_attempt(run, "%s lost before the start" % host)
     elif host in run.list_ranks():
@@ -249,6 +255,7 @@ def _on_resumed(run: "KeeperRun", resumed: "journal.Resumed") -> None:
 
 _HANDLERS: "Dict[Type[Any], Callable[[KeeperRun, Any], None]]" = {
     ks.GuardConnected: _on_guard_connected,
+    ks.GuardSilent: _on_guard_silent,
     ks.GuardLost: _on_guard_lost,
     ks.FromGuard: _on_guard_message,
     ks.LauncherStarted: _on_launcher_started,

@@ -25,6 +25,7 @@ from ipexctl.remote.agent.keeper_state import (
     FromGuard,
     GuardConnected,
     GuardLost,
+    GuardSilent,
     Input,
     KeeperRun,
     LauncherEnded,
@@ -311,6 +312,15 @@ def test_a_lost_host_is_disconnected_and_ends_the_run() -> None:
     assert end.lost == ["b"]
 
 
+def test_a_host_without_a_sign_of_life_is_noted_once_until_it_answers_or_is_lost() -> None:
+    history = History().started().feed(GuardSilent("b", 10.5), GuardSilent("b", 11.5))
+    history.feed(*[FromGuard("b", messages.Pong(CLOCK, CLOCK))] * 2)
+    assert history.records(journal.HostSilent) == [journal.HostSilent("b", seconds) for seconds in (10.5, 0.0)]
+    history.feed(GuardLost("b", "silent", silent=31.0), GuardSilent("b", 32.0))
+    assert [lost.silent for lost in history.records(journal.HostLost)] == [31.0]
+    assert len(history.records(journal.HostSilent)) == 2
+
+
 def test_a_guard_that_has_reported_may_go() -> None:
     history = History().started()
     for rank in range(4):
@@ -517,6 +527,7 @@ from_guards = st.one_of(
 inputs = st.one_of(
     st.builds(GuardConnected, hosts, times),
     st.builds(GuardLost, hosts, st.just("gone")),
+    st.builds(GuardSilent, hosts, times),
     st.builds(FromGuard, hosts, from_guards),
     st.builds(LauncherEnded, st.integers(-15, 255)),
     st.builds(RankAborted, ranks, st.sampled_from([0, 7])),

@@ -19,7 +19,7 @@ EVERY = [*streams.doctor(12), *streams.install(3), *streams.run(2, fails=1), *st
 EVERY += streams.stamp([e.LauncherOutput("err", b"\xff"), e.RankEnded(3, "h", None, 11, tail=b"\xfe")])
 SEPARATE = SeparateWorlds("never-met", {"1": 2}, "the ranks have not met", ("a cause",))
 EVERY += streams.stamp([e.WorldsCompared(SEPARATE, 7.5), e.WorldsCompared(None)])
-EVERY += streams.stamp([e.BackendChosen("gloo")])
+EVERY += streams.stamp([e.BackendChosen("gloo"), e.HostSilent("h", 12.0, 7.5)])
 EVERY += streams.stamp([e.RendezvousChanged(1, "h", "10.0.0.1", "localhost", "1", 2, "/x/a.py:3", 7.5)])
 EVERY += streams.stamp([e.RankEnded(4, "h", None, 9, oom=OutOfMemory(3, 4))])
 EVERY += streams.stamp([e.HostSample("h", 7.5, 5.0, 1.5, 4, 3 << 30, 1 << 34)])

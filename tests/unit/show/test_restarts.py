@@ -30,7 +30,7 @@ def read(*records: journal.Record) -> list[e.Event]:
 def list_events(chosen: journal.ResumeChosen | None, *, lost: bool = True) -> list[e.Event]:
     first = read(journal.Launched(1, 2, placed={"node0": [0], "node3": [1]}))
     step = [e.Output(0, "node0", "out", b"step 1240 loss 0.5\n")]
-    gone = [journal.HostLost("node3", "no sign of life for 30 s")] if lost else []
+    gone = [journal.HostLost("node3", "no sign of life for 30 s", silent=30.0)] if lost else []
     ended = journal.AttemptEnded("lost" if lost else "rank", "rank 1 on node3 failed", 2, 5)
     placed = {"node0": [0], "node7" if lost else "node3": [1]}
     again = journal.Launched(1, 2, placed=placed, restart=2)
@@ -42,9 +42,10 @@ def list_events(chosen: journal.ResumeChosen | None, *, lost: bool = True) -> li
     ("chosen", "lost", "text"),
     [
         (FROM, True,
-         "node3 lost · spare node7 in · checkpoint step 1,200 (412 MiB) from node1 in 9 s · 40 steps lost"),
-        (FROM._replace(size=0), True, "node3 lost · spare node7 in · checkpoint step 1,200 · 40 steps lost"),
-        (journal.ResumeChosen(""), True, "node3 lost · spare node7 in · from the beginning · 1,240 steps lost"),
+         "node3 lost · spare node7 in · checkpoint step 1,200 (412 MiB) from node1 in 9 s · at least 40 steps lost"),
+        (FROM._replace(size=0), True, "node3 lost · spare node7 in · checkpoint step 1,200 · at least 40 steps lost"),
+        (journal.ResumeChosen(""), True,
+         "node3 lost · spare node7 in · from the beginning · at least 1,240 steps lost"),
         (journal.ResumeChosen("ckpt/last.pt"), False, "rank 1 on node3 failed · checkpoint ckpt/last.pt"),
         (None, True, "node3 lost · spare node7 in"),
     ],
@@ -71,6 +72,19 @@ def test_the_card_says_why_no_further_restart_came() -> None:
     assert lines[1].endswith(why)
 
 
+def test_a_host_without_a_sign_of_life_is_named_in_its_row_before_it_counts_as_lost() -> None:
+    first = read(journal.Launched(1, 2, placed={"node0": [0], "node3": [1]}))
+    for seconds, words in ((10.0,), "no sign of life for 12 s"), ((10.0, 0.0), "running"):
+        silent = read(*[journal.HostSilent("node3", each) for each in seconds])
+        stamped = stamp([*first, *[e.RankStage(rank, host, "running") for rank, host in ((0, "node0"), (1, "node3"))]])
+        stamped += stamp(silent, stamped[-1].at)
+        out = io.StringIO()
+        view = View(fold_state(stamped), RankLogs())
+        Console(file=out, width=80, height=24).print(draw_run(view, 80, 24, stamped[-1].at + 2.1))
+        rows = [line for line in out.getvalue().splitlines() if "node0" in line or "node3" in line]
+        assert [words in row for row in rows] == [len(seconds) > 1, True], out.getvalue()
+
+
 def test_the_live_screen_says_how_long_ago_a_host_was_lost() -> None:
     stamped = stamp(list_events(FROM))
     view = View(fold_state(stamped), RankLogs())
@@ -81,6 +95,6 @@ def test_the_live_screen_says_how_long_ago_a_host_was_lost() -> None:
         lines = [line.strip("▌ ") for line in out.getvalue().splitlines()]
         start = next(at for at, line in enumerate(lines) if line.startswith("restart 2 of 5"))
         assert " ".join(lines[start : start + rows]) == (
-            "restart 2 of 5 · node3 lost 00:14 ago · spare node7 in · checkpoint step 1,200 (412 MiB) from node1 in 9 s"
-            " · 40 steps lost"
+            "restart 2 of 5 · node3 lost 00:44 ago · spare node7 in · checkpoint step 1,200 (412 MiB) from node1 in 9 s"
+            " · at least 40 steps lost"
         )
