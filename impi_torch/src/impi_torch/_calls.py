@@ -46,15 +46,22 @@ class Calls:
     def note(self, name: str, size: int) -> None:
         """One more begins, with so many bytes; 0 where ranks may give different ones."""
         self._number += 1
-        self._digest = zlib.crc32(b"%d %b" % (size, name.encode()), self._digest)
+        self._digest = _fold(self._digest, name, size)
         self._calls.append((name, size))
         if self._number == self._next:
             self._next += min(self._next, MOST)
             self.due.append(self.look())
 
-    def look(self) -> Snapshot:
-        """What was called so far."""
-        return Snapshot(self._number, self._digest, [*self._calls])
+    def look(self, waiting: Sequence[tuple[str, int]] = ()) -> Snapshot:
+        """What was called so far, with those that wait for their turn."""
+        digest = self._digest
+        for name, size in waiting:
+            digest = _fold(digest, name, size)
+        return Snapshot(self._number + len(waiting), digest, [*self._calls, *waiting][-SHOWN:])
+
+
+def _fold(digest: int, name: str, size: int) -> int:
+    return zlib.crc32(b"%d %b" % (size, name.encode()), digest)
 
 
 def write_snapshot(snapshot: Snapshot) -> str:

@@ -30,7 +30,7 @@ from typing import Any, Callable, Protocol
 import torch
 from torch.distributed import Work as TorchWork
 
-from ._calls import Calls, count_bytes, describe_difference
+from ._calls import Calls, Snapshot, count_bytes, describe_difference
 from ._exits import Exits, leave
 from ._launch import ImpiError, mpi
 
@@ -225,7 +225,7 @@ class Result(torch.futures.Future):
         super().add_done_callback(lambda _: self._group.engine.call_at(self._group, place, callback, self))
 
     def _reserve(self) -> Place | None:
-        return self._group.engine.reserve(self._group) if self._collective else None
+        return self._group.engine.reserve(self._group, self) if self._collective else None
 
 
 class Role(threading.local):
@@ -330,11 +330,11 @@ class Engine:
             settled += self._begin_first(work.group)
         return settled
 
-    def reserve(self, group: Group) -> Place:
-        """The place of the collectives that a callback will start which is attached now."""
+    def reserve(self, group: Group, future: torch.futures.Future) -> Place:
+        """The place of the collectives that a callback will start which is attached to `future` now."""
         place = Place()
         with self.lock:
-            if group.queue:  # else nothing is behind which it had to stand
+            if group.queue or not future.done():  # else nothing is behind which it had to stand
                 self._line_up(group, place)
         return place
 
@@ -604,9 +604,10 @@ class Engine:
         if MPI.Is_finalized():
             return
         ended = self._exits.ending()
-        if ended is None and self._wait_for_others(MPI.COMM_WORLD):
+        last = self._look_at_calls()
+        if ended is None and self._wait_for_others(MPI.COMM_WORLD, last):
             self._stop_threads()
-            different = self._compare_calls(MPI.COMM_WORLD) if self._differs else ""
+            different = self._compare_calls(MPI.COMM_WORLD, last) if self._differs else ""
             MPI.Finalize()
             if different:
                 sys.stdout.flush()
@@ -622,11 +623,22 @@ class Engine:
                 print(f"impi: rank {MPI.COMM_WORLD.Get_rank()} ended with {ended.words}", file=sys.stderr, flush=True)
         leave(ended)
 
-    def _wait_for_others(self, world: Any) -> bool:
+    def _look_at_calls(self) -> Snapshot | None:
+        """What the script has called in the default group; None where a callback may still call more."""
+        if self.world is None:
+            return None
+        with self.lock:
+            waiting = [entry for entry in self.world.queue if not (isinstance(entry, Work) and entry.started)]
+            works = [entry for entry in waiting if isinstance(entry, Work)]
+            if len(works) < len(waiting):
+                return None
+            return self.world.calls.look([(work.name, count_bytes(work.name, work.results)) for work in works])
+
+    def _wait_for_others(self, world: Any, last: Snapshot | None) -> bool:
         """Whether all ranks have come to the end of their scripts; not, as soon as one says that it failed."""
         for group in self.groups:
             group.say_left()
-        digest = self.world.calls.look().digest if self.world else 0
+        digest = last.digest if last else 0
         highest = array.array("q", [digest, -digest])
         farewell = world.Iallreduce(array.array("q", highest), highest, mpi().MAX)
         patience, asked = 0.0001, time.monotonic()
@@ -645,9 +657,9 @@ class Engine:
             time.sleep(patience)
             patience = min(patience * 1.5, 0.01)
 
-    def _compare_calls(self, world: Any) -> str:
+    def _compare_calls(self, world: Any, last: Snapshot | None) -> str:
         """How this rank's collectives differ from those of the first rank, where they do. All ranks must call it."""
-        own = (self.world.label, self.world.calls.look()) if self.world else None
+        own = (self.world.label, last) if self.world and last else None
         first = world.bcast(own)
         return describe_difference(dict([first, own])) if own and first and own[0] != first[0] else ""
 

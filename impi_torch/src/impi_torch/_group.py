@@ -10,13 +10,14 @@ import os
 import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch._C._distributed_c10d import Backend
-from torch.distributed import DistNetworkError, ProcessGroup, ReduceOp
+from torch.distributed import DistNetworkError, PrefixStore, ProcessGroup, ReduceOp
 
 from . import _calls, _collectives, _dispatch, _engine, _launch
 from . import _collectives as c
@@ -41,6 +42,7 @@ class ImpiProcessGroup(ProcessGroup):
     supports_splitting = False
     supports_coalescing = False
     supports_time_estimate = False
+    made: ClassVar[Counter[str]] = Counter()  # by name and members: a new one reads no keys of a destroyed one
 
     def __init__(
         self, store: Any, rank: int, size: int, timeout: timedelta, ranks: Sequence[int] = (), name: str = ""
@@ -63,8 +65,10 @@ class ImpiProcessGroup(ProcessGroup):
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
         if not ranks:
             check_launch(size, os.environ)
-        self.store, self._rank, self._size = clone_of(store), rank, size
+        self._rank, self._size = rank, size
         self.ranks = list(ranks) or list(range(size))
+        members = f"{name} {self.ranks}"
+        self.store = PrefixStore(f"{members} {self.made[members]}", clone_of(store))
         self._world = not ranks
         self._name, self._desc = name or "world", ""
         self.backend_name = "impi"  # another where the group stands in its place
@@ -79,6 +83,7 @@ class ImpiProcessGroup(ProcessGroup):
         if not ranks:
             check_world(size, os.environ)
         self.channel = c.Channel(self._meet(), c.Sizes.of(os.environ))
+        self.made[members] += 1
         self.engine = engine()
         self.engine.groups.append(self)
         if self._world:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import operator
+import time
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from common import COMPLEX, EVERY, FLOATS, INTEGERS, SHAPES, SHORT, UNSIGNED, main, numbers, raw, refused, same, spread
 from torch.distributed import ReduceOp
+
+from impi_torch._engine import Work
 
 WIDE = {
     torch.float16: torch.float64,
@@ -316,6 +319,26 @@ def futures(rank: int, size: int) -> None:
     assert (nobody_waits.wait()[0] == size).all()
 
 
+def late_future(rank: int, size: int) -> None:
+    """What a callback starts has the place where the callback was attached, also where its work has ended already."""
+    settle = Work.settle
+
+    def settle_late(work: Work) -> None:
+        time.sleep(0.5 * (rank == size - 1))
+        settle(work)
+
+    Work.settle = settle_late  # type: ignore[method-assign, assignment]
+    first, second = torch.ones(3), torch.ones(3)
+    future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
+    time.sleep(0.25)
+    done = future.then(lambda _: dist.all_reduce(first, async_op=True).get_future().wait())
+    dist.broadcast(second, 0)
+    done.wait()
+    Work.settle = settle  # type: ignore[method-assign]
+    assert (first == size).all(), first
+    assert (second == 1).all(), second
+
+
 def functional(rank: int, size: int) -> None:
     """Functional collectives (DTensor, FSDP2, compiled code) come in from C++."""
     import torch.distributed._functional_collectives as funcol
@@ -393,6 +416,7 @@ if __name__ == "__main__":
         coalesced,
         objects,
         futures,
+        late_future,
         functional,
         sparse,
         equal_bits,

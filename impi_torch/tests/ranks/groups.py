@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -94,6 +95,10 @@ def subgroups(rank: int, size: int) -> None:
     assert total.item() == sum(range((size - 1) % 2, size, 2))
     alone = [dist.new_group([r]) for r in range(size)]
     one = torch.ones(3)
+    for call in (dist.all_reduce, partial(dist.broadcast, src=0)):  # under the name of the group that was destroyed
+        again = dist.new_group(use_local_synchronization=True)
+        call(torch.ones(3), group=again)
+        dist.destroy_process_group(again)
     dist.all_reduce(one, group=alone[rank])
     assert (one == 1).all()
     works = [dist.all_reduce(torch.ones(1000), group=g, async_op=True) for g in (mine, None, backwards, mine)]
