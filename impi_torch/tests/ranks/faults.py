@@ -259,8 +259,10 @@ def quiet_end(rank: int, size: int) -> None:
 
 def work_left_behind(rank: int, size: int) -> None:
     """Operations that nobody waited for are finished before the end."""
-    for _ in range(10):
-        dist.all_reduce(torch.ones(1_000_000), async_op=True)
+    dist.barrier()
+    time.sleep(2 * (rank == 1))  # the others are at their end by then, with all but the first still in line
+    for _ in range(100):
+        dist.all_reduce(torch.ones(300_000), async_op=True)
 
 
 if __name__ == "__main__":
