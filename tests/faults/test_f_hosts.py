@@ -103,7 +103,7 @@ def test_f9_a_cut_that_outlasts_the_lease_ends_the_run_on_both_sides(
 
 
 @pytest.mark.fault("F9")
-@over("none")
+@over("gloo")
 def test_f9_a_cut_that_heals_in_time_loses_and_doubles_nothing(
     start: Start, controller: Workspace, mpi: Cluster, group: Group
 ) -> None:

@@ -22,7 +22,7 @@ def outcomes(controller: Workspace) -> dict[int, dict[str, Any]]:
 
 
 @pytest.mark.fault("F3")
-@over("none")
+@over("impi")
 def test_f3_a_rank_runs_out_of_memory(controller: Workspace, mpi: Cluster, group: tuple[str, ...]) -> None:
     with memory(mpi, "node1", 1 << 30):
         result = controller("run", *group, *ON, RANKS / "eater.py", "1")
@@ -34,7 +34,7 @@ def test_f3_a_rank_runs_out_of_memory(controller: Workspace, mpi: Cluster, group
 
 @pytest.mark.fault("F4")
 @pytest.mark.parametrize(("codes", "failed"), [((1, 2), {0, 1}), ((64, 128), {0, 1}), ((0, 7), {1})])
-@over("none")
+@over("gloo")
 def test_f4_ranks_fail_together_with_different_codes(
     controller: Workspace, mpi: Cluster, group: tuple[str, ...], codes: tuple[int, int], failed: set[int]
 ) -> None:

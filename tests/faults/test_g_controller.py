@@ -53,7 +53,7 @@ def test_g1_one_ctrl_c(start: Start, mpi: Cluster, group: Group) -> None:
 
 
 @pytest.mark.fault("G2")
-@over("none")
+@over("gloo")
 def test_g2_sigterm_to_the_controller_ends_the_run_as_ctrl_c_does(start: Start, mpi: Cluster, group: Group) -> None:
     command = start(*RUN, *group, ACTOR, "wait")
     command.until("0│waiting", "1│waiting", "2│waiting")
@@ -99,7 +99,7 @@ def test_g3_under_nohup_a_closed_terminal_changes_nothing(controller: Workspace,
 
 
 @pytest.mark.fault("G5")
-@over("none")
+@over("impi")
 def test_g5_a_controller_that_is_cut_off_goes_on_at_the_exact_byte(
     start: Start, controller: Workspace, mpi: Cluster, group: Group
 ) -> None:

@@ -63,7 +63,7 @@ def test_i2_a_port_that_is_free_is_chosen_where_none_is_asked_for(
 
 
 @pytest.mark.fault("I3")
-@over("none")
+@over("gloo")
 def test_i3_locks_of_the_dead_are_taken_over(
     start: Start, new_controller: NewController, mpi: Cluster, group: Group
 ) -> None:
