@@ -316,6 +316,29 @@ def test_an_early_stall_is_one_where_a_rank_has_ended_that_others_wait_for_in_th
         assert not any(isinstance(event, e.Stalled) for event in events)
 
 
+def test_an_early_stall_is_one_where_a_rank_has_ended_that_others_wait_for_in_a_collective() -> None:
+    """One that a script ends by os._exit(0), of which impi's groups know nothing."""
+    early = journal.Stall([0], True, True, 20.0, {0: "S"}, early=True)
+    joined = [rank_records.RankStage(rank, f"node{rank}", hooks.CONNECTED) for rank in range(2)]
+    ended = rank_records.RankEnded(1, "node1", 0)
+
+    def wait(*, done: bool = False) -> rank_records.RankStack:
+        last = {"group": "0", "ranks": [0, 1], "rank": 0, "number": 22, "kind": "all_reduce", "size": 8, "done": done}
+        place = 'Thread 0x1 (most recent call first):\n  File "/x/a.py", line 6 in <module>'
+        text = f"{place}\n{hooks.COLLECTIVES}{json.dumps([last])}\n"
+        return rank_records.RankStack(0, "node0", 5, "S", "", text)
+
+    events = read(*joined, ended, early, wait(), journal.InquiryEnded())
+    texts = [event.text for event in events if isinstance(event, e.Message)]
+    assert "rank 1 on node1 ended with code 0: rank 0 on node0 waits for it in a collective" in texts
+    assert [event.ranks for event in events if isinstance(event, e.StallCompared)] == [(1,)]
+    late = read(*joined, ended, early._replace(early=False), wait(), journal.InquiryEnded())
+    assert describe(late[-1])[3].startswith("rank 1 on node1 ended with code 0: rank 0")
+    for others in ([ended, wait(done=True)], [wait()]):
+        events = read(*joined, early, *others, journal.InquiryEnded())
+        assert not any(isinstance(event, e.Stalled) for event in events)
+
+
 def test_an_early_stall_is_one_where_ranks_wait_in_different_collectives() -> None:
     early = journal.Stall([0, 1], True, True, 20.0, {0: "S", 1: "S"}, early=True)
     file = "/x/site-packages/torch/distributed/distributed_c10d.py"

@@ -158,7 +158,7 @@ class ImpiProcessGroup(ProcessGroup):
         return [work.peer] if work.peer is not None and work.peer >= 0 else []
 
     def say_left(self, why: str = "") -> None:
-        """Tell the others that this rank's script is at its end, after so many collectives."""
+        """Tell the others that this rank's script is at its end, or destroys the group, after so many collectives."""
         if self.error is None or why:
             with contextlib.suppress(RuntimeError):
                 self.store.set(f"left/{self._rank}", f"{self.seq} {why}")
@@ -335,6 +335,7 @@ class ImpiProcessGroup(ProcessGroup):
         if self in self.engine.groups:
             self.engine.groups.remove(self)
         if self.error is None:
+            self.say_left()
             for work in [
                 *(w for w in self.queue if isinstance(w, Work)),
                 *(w for w in self.engine.active if w.group is self),

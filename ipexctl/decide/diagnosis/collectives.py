@@ -47,6 +47,12 @@ def have_mismatch(stacks: Iterable[RankStack]) -> bool:
     return False
 
 
+def find_awaited(stacks: Iterable[RankStack]) -> set[int]:
+    """Returns the ranks of the groups in which a collective has not ended."""
+    groups = _read_groups(stacks).items()
+    return {rank for (_, ranks), last in groups if not all(each.done for each in last.values()) for rank in ranks}
+
+
 def _read_groups(stacks: Iterable[RankStack]) -> dict[tuple[str, tuple[int, ...]], dict[int, LastCollective]]:
     """The last collective of each rank, by the name and the ranks of its group."""
     groups: dict[tuple[str, tuple[int, ...]], dict[int, LastCollective]] = {}

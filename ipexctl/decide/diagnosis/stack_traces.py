@@ -265,13 +265,15 @@ def describe_stall(stalled: Stalled, hosts: Sequence[str]) -> str:
     return f"no progress for {seconds}: {where} {verb} silent and idle ({odd_text or counts})"
 
 
-def describe_missing(missing: Sequence[int], stalled: Sequence[int], hosts: Sequence[str]) -> str:
-    """Returns the same of ranks that wait in their rendezvous for others that have ended; empty without such."""
+def describe_missing(missing: Sequence[int], stalled: Sequence[int], hosts: Sequence[str], joined: bool) -> str:
+    """Returns the same of ranks that wait for others that have ended, in their rendezvous or, if these had ``joined``,
+    in a collective; empty without such."""
     if not missing:
         return ""
     it, waits = ("it" if len(missing) == 1 else "them"), ("waits" if len(stalled) == 1 else "wait")
-    ended = f"{_locate_ranks(missing, hosts)} ended with code 0 without joining"
-    return f"{ended}: {_locate_ranks(stalled, hosts)} {waits} for {it} in the rendezvous"
+    how, place = ("", "a collective") if joined else (" without joining", "the rendezvous")
+    ended = f"{_locate_ranks(missing, hosts)} ended with code 0{how}"
+    return f"{ended}: {_locate_ranks(stalled, hosts)} {waits} for {it} in {place}"
 
 
 def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:

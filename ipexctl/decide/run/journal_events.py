@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from ipexctl.decide.diagnosis import stack_traces
-from ipexctl.decide.diagnosis.collectives import describe_collectives, have_mismatch
+from ipexctl.decide.diagnosis.collectives import describe_collectives, find_awaited, have_mismatch
 from ipexctl.decide.diagnosis.worlds import describe_rendezvous, describe_worlds, find_hopeless_rendezvous
 from ipexctl.decide.run.lines import Demux, LineHolder, Piece
 from ipexctl.model import events as e
@@ -291,7 +291,8 @@ class JournalReader:
             yield e.PlacesSampled(places)
             return
         stalled = {stack.rank for stack in self._stacks}
-        lines = stack_traces.format_comparison(groups, len(stalled))
+        lines = [] if early else [*filter(None, [self._describe_missing(stalled)])]
+        lines += stack_traces.format_comparison(groups, len(stalled))
         lines += describe_collectives(self._stacks)
         lines += describe_rendezvous(self._rendezvous, stalled - self._connected)
         if self._alarmed or not self._requested:
@@ -323,17 +324,23 @@ class JournalReader:
         yield e.HostSample(**{**sample._asdict(), "ranks": uses})
 
     def _report_stall(self, stall: e.Stalled) -> Events:
+        text = self._describe_missing(stall.ranks) or stack_traces.describe_stall(stall, self._running.hosts)
         self._stall, self._alarmed = stall, True
         self._stacks = self._stacks if self._requested else []
         yield stall
-        hosts = self._running.hosts
-        text = stack_traces.describe_missing(self._find_missing(stall.ranks), stall.ranks, hosts)
-        yield e.Message(text or stack_traces.describe_stall(stall, hosts), "warning", code="stalled")
+        yield e.Message(text, "warning", code="stalled")
+
+    def _describe_missing(self, stalled: Collection[int]) -> str:
+        missing, joined = self._find_missing(stalled), self._connected
+        return stack_traces.describe_missing(missing, sorted(stalled), self._running.hosts, joined.issuperset(missing))
 
     def _find_missing(self, stalled: Collection[int]) -> tuple[int, ...]:
-        """The ranks that have ended with 0 and were never in the rendezvous in which all others wait."""
+        """The ranks that have ended with 0 and for which others wait: in a rendezvous in which they never were, or in a
+        collective."""
         waiting = self._met - self._connected - self._well
-        return tuple(sorted(self._well - self._met)) if waiting and waiting.issuperset(stalled) else ()
+        if waiting and waiting.issuperset(stalled):
+            return tuple(sorted(self._well - self._met))
+        return tuple(sorted(self._well & find_awaited(self._stacks)))
 
 
 def make_run_started(running: Running, at: float) -> e.RunStarted:

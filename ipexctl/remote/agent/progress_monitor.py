@@ -125,10 +125,9 @@ class ProgressMonitor:
         last = max([*self.signs.values(), *self.well.values()] or [now])
         if self.doubted is not None and last > self.doubted:
             self.doubted = None
-        idle = any(now - self.idle.get(rank, now) >= self.doubt for rank in self.signs)
+        idle = bool(self.well) or any(now - self.idle.get(rank, now) >= self.doubt for rank in self.signs)
         patience = self.doubt
         if self.signs and self.well.keys() - self.met and self.waiting.issuperset(self.signs):
-            idle = True
             patience = min(MISSED_SECONDS, self.doubt)
         if self.stalled or not idle or not patience <= now - last < self.warn:
             return None
