@@ -40,8 +40,9 @@ def test_a_killed_rank_ends_the_others(run: Run) -> None:
     assert "RANK 2" in ended.err + ended.out or "rank 2" in ended.err + ended.out
 
 
-def test_a_rank_that_left_is_named_within_seconds(run: Run) -> None:
-    ended = run("faults", "left", ranks=3, IMPI_TEST_TIMEOUT=100)
+@pytest.mark.parametrize("case", ["left", "destroys"])
+def test_a_rank_that_left_is_named_within_seconds(run: Run, case: str) -> None:
+    ended = run("faults", case, ranks=3, IMPI_TEST_TIMEOUT=100)
     assert ended.code not in (0, 124)
     assert "rank 2 ended its script without it" in ended.err
 
@@ -140,6 +141,13 @@ def test_ranks_in_different_collectives_are_told_so(run: Run, case: str) -> None
     assert re.search(
         r"the ranks called different collectives: (\w+ #\d( of \d+ bytes)? on ranks? [\d, ]+){2}", ended.err
     ), ended.err
+
+
+def test_a_skipped_collective_is_found_where_ranks_wait_long_before_their_time_limit(run: Run) -> None:
+    ended = run("faults", "mismatch_skipped", ranks=2, IMPI_TEST_TIMEOUT=200)
+    assert ended.code not in (0, 124)
+    calls = "barrier #20 on rank 0, allreduce #20 of 16000 bytes on rank 1"
+    assert f"the ranks called different collectives: {calls}" in ended.err, ended.err
 
 
 @pytest.mark.parametrize("steps", [5, 40])

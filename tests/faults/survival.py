@@ -114,6 +114,7 @@ class Drill:
         self.workspace, self.path = Workspace(cluster, path / "user", hostfile=path.with_name("hosts")), path
         self.findings: list[str] = []
         self.lost_at: list[float] = []
+        self.frozen: set[str] = set()
         self.recovery = self.repeated = 0.0
         self.survived = False
         harms: list[Callable[[str], None]] = [self.cut, self.freeze, self.power_off, self.reboot, self.fill_disk]
@@ -177,6 +178,7 @@ class Drill:
 
     def freeze(self, host: str) -> None:
         self.cluster.freeze(host)
+        self.frozen.add(host)
         threading.Timer(self.random.choice([3.0, 20.0]), self.cluster.thaw, [host]).start()
 
     def power_off(self, host: str) -> None:
@@ -266,20 +268,29 @@ class Drill:
                 self.cluster.small_home(host, DISK)
             self.cluster.path(host, "/root/filler").unlink(missing_ok=True)
 
-    def check_sightings(self, steps: list[Step]) -> None:
-        """No rank of an attempt has done a step after one of a later attempt."""
+    def check_sightings(self, steps: list[Step]) -> list[Step]:
+        """No rank of an attempt has done a step after one of a later attempt, but for the one in which its host froze,
+        before the guard that thawed with it ended it (docs/survive.md). Returns the other steps."""
         seen = [Sighting(*json.loads(line)) for line in self.sightings.read_text().splitlines()]
         if steps and not seen:
             self.find("the witness has seen no rank")
-        latest = 0
+        latest, thawed = 0, {}
         for sighting in seen:
-            if sighting.start < latest:
+            if (
+                sighting.start < latest
+                and sighting.host in self.frozen
+                and (sighting.start, sighting.rank) not in thawed
+            ):
+                thawed[sighting.start, sighting.rank] = sighting.step
+            elif sighting.start < latest:
                 self.find(f"two worlds: the witness has seen {sighting} after attempt {latest}")
                 break
-            latest = sighting.start
+            else:
+                latest = sighting.start
+        return [step for step in steps if thawed.get((step.start, step.rank)) != step.step]
 
     def check(self, result: CommandResult, steps: list[Step]) -> None:
-        self.check_sightings(steps)
+        steps = self.check_sightings(steps)
         attempts: dict[int, list[Step]] = defaultdict(list)
         for step in steps:
             attempts[step.start].append(step)

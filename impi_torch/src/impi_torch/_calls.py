@@ -2,7 +2,8 @@
 many bytes ends well, and training goes on with wrong numbers.
 
 Each rank folds what it calls into one number. Rank 0 of the group publishes its own after 1, 2, 4 … calls, later after
-each `MOST`, and the others compare theirs when they come so far; at the end of the script all compare.
+each `MOST`, and the others compare theirs when they come so far; so do ranks that wait for long, and all at the end of
+the script.
 """
 
 from __future__ import annotations
@@ -72,18 +73,20 @@ def read_snapshot(text: bytes) -> Snapshot:
     return Snapshot(*json.loads(text))
 
 
-def describe_difference(snapshots: dict[str, Snapshot]) -> str:
-    """The first call that two ranks do not share; "" where they have called the same."""
+def describe_difference(snapshots: dict[str, Snapshot], *, ended: bool = True) -> str:
+    """The first call that two ranks do not share; "" where they have called the same. Unless both have ``ended``, or
+    have come as far, only what both have called counts."""
     (_, one), (_, other) = snapshots.items()
     if one[:2] == other[:2]:
         return ""
     first = max(each.number - len(each.calls) for each in (one, other)) + 1
-    for number in range(first, max(one.number, other.number) + 1):
+    last = max(one.number, other.number) if ended else min(one.number, other.number)
+    for number in range(first, last + 1):
         calls = {rank: _get_call(each, number) for rank, each in snapshots.items()}
         if len(set(calls.values())) > 1:
             words = ", ".join(f"{call} on {rank}" for rank, call in calls.items())
             return f"the ranks called different collectives: {words}"
-    return f"the ranks called different collectives before #{first}"
+    return f"the ranks called different collectives before #{first}" if ended else ""
 
 
 def _get_call(snapshot: Snapshot, number: int) -> str:

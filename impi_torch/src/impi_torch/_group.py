@@ -134,7 +134,8 @@ class ImpiProcessGroup(ProcessGroup):
     # --- slow operations -------------------------------------------------------------------------------------------
 
     def gone(self, work: Work) -> str:
-        """Publish that this rank waits at `work`; say who has left the script and so will never come, if anybody."""
+        """Publish that this rank waits at `work`; say who has left the script and so will never come, if anybody, or
+        which other collective was called."""
         members = range(self._size) if work.peer is None else self._peers(work)
         try:
             self.store.set(f"waits/{self._rank}", f"{work.seq} {work}")
@@ -147,6 +148,7 @@ class ImpiProcessGroup(ProcessGroup):
                         return f"{self.called([member])} ended its script without it"
                     if work.peer is not None and time.monotonic() - work.begun > 5 * LINGER:
                         return f"{self.called([member])} ended its script"
+            return self._compare_waits()
         except DistNetworkError:
             if any(self.ranks[member] == 0 for member in members):
                 return "rank 0, which keeps the store, has ended or destroyed its groups"
@@ -185,6 +187,16 @@ class ImpiProcessGroup(ProcessGroup):
             error = ImpiError(f"impi: {different}")
             self.engine.fail(self, error)
             raise error
+
+    def _compare_waits(self) -> str:
+        """How what this rank has called differs from what rank 0 of the group had, when it waited itself."""
+        own = self.calls.look()
+        if self._rank == 0:
+            self.store.set("calls/waiting", write_snapshot(own))
+        elif self.store.check(["calls/waiting"]):
+            first = read_snapshot(self.store.get("calls/waiting"))
+            return describe_difference({self.called([0]): first, self.label: own}, ended=False)
+        return ""
 
     def failed(self) -> bool:
         """Whether a member said that it failed."""

@@ -61,6 +61,14 @@ def mismatch_late(rank: int, size: int) -> None:
         dist.barrier()
 
 
+def mismatch_skipped(rank: int, size: int) -> None:
+    """One rank leaves out a barrier; MPI lets the others through theirs, and each waits in its next reduction."""
+    for step in range(20):
+        dist.all_reduce(torch.ones(4000))
+        if step != 9 or rank != size - 1:
+            dist.barrier()
+
+
 def mismatch_quiet(rank: int, size: int) -> None:
     """MPI takes both for the same: rank 1 adds up what rank 0 broadcasts."""
     for step in range(int(os.environ["STEPS"])):
@@ -161,6 +169,13 @@ def left(rank: int, size: int) -> None:
     if rank == size - 1:
         raise SystemExit(3)
     dist.all_reduce(torch.ones(10))
+
+
+def destroys(rank: int, size: int) -> None:
+    """One rank has fewer batches, and destroys its group as the others will."""
+    for _ in range(5 if rank == size - 1 else 8):
+        dist.all_reduce(torch.ones(10))
+    dist.destroy_process_group()
 
 
 def goes_on(rank: int) -> None:

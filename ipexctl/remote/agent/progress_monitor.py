@@ -120,16 +120,16 @@ class ProgressMonitor:
         return Stall(sorted(silent), everyone, grave, seconds, states)
 
     def find_early_stall(self, now: float) -> "Optional[Stall]":
-        """Returns a new stall of all ranks of which some do nothing, or which wait for one that has ended, or None. The
-        next one takes twice as long: whoever is slow again and again is not asked each time."""
+        """Returns a new stall of all ranks, or of those that wait for one that has ended, or None; whether they can
+        ever go on is for their stacks to show, since who waits in MPI computes. The next one takes twice as long:
+        whoever is slow again and again is not asked each time."""
         last = max([*self.signs.values(), *self.well.values()] or [now])
         if self.doubted is not None and last > self.doubted:
             self.doubted = None
-        idle = bool(self.well) or any(now - self.idle.get(rank, now) >= self.doubt for rank in self.signs)
         patience = self.doubt
         if self.signs and self.well.keys() - self.met and self.waiting.issuperset(self.signs):
             patience = min(MISSED_SECONDS, self.doubt)
-        if self.stalled or not idle or not patience <= now - last < self.warn:
+        if self.stalled or not self.signs or not patience <= now - last < self.warn:
             return None
         self.doubted, self.doubt = last, 2 * self.doubt
         states = {rank: self.states.get(rank, "?") for rank in sorted(self.signs)}
