@@ -203,12 +203,13 @@ def _parse_answer(link: Link, done: Completed, problem: str, kind: type[T], *oth
 
 _FRAME_QUEUE_LIMIT = 16  # frames that wait for who reads them, of up to a megabyte each
 
-LOST, BACK, GAVE_UP = "lost", "back", "gave-up"
+LOST, BACK, GAVE_UP, SILENT = "lost", "back", "gave-up", "silent"
 
 
 class OutputFrame(Record):
     """A piece of the run's files, of one of the kinds of `protocol.frames`; or one of the follower's own about its link
-    (LOST and BACK; GAVE_UP ends it) and about bytes that are gone (`frames.get_missing_kind`: how many)."""
+    (LOST and BACK; GAVE_UP ends it; SILENT: for how many seconds, 0: no longer) and about bytes that are gone
+    (`frames.get_missing_kind`: how many)."""
 
     kind: str
     data: bytes = b""
@@ -321,7 +322,9 @@ class RunFollower:
         silent = 0.0  # not by the clock: a controller that slept has not waited
         while (pieces := channel.read(self._timings.poll)) is not None and not self._over.is_set():
             data = b"".join(piece for stream, piece in pieces if stream == "out")
-            silent = 0.0 if data else silent + (0.0 if pieces else self._timings.poll)
+            before, silent = silent, 0.0 if data else silent + (0.0 if pieces else self._timings.poll)
+            if (before < self._timings.silent) != (silent < self._timings.silent):
+                self._frames.put(OutputFrame(SILENT, b"%d" % silent))
             if data:
                 yield data
             elif silent >= self._timings.quiet:

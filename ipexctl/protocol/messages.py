@@ -238,7 +238,8 @@ class RunRow(NamedTuple):
     leaderless, of a host whose part of a run is at work, and which may lead it, or another one.
     ``seconds`` on the head's clock since its keeper started, of one that ended until then, 0 where that is not known;
     ``command`` is the script and its arguments, ``output`` the end of what rank 0 wrote; ``ready`` counts the processes
-    that are up (-1: not known), ``restart`` the starts before this one, of ``restarts`` that it may have."""
+    that are up (-1: not known), ``restart`` the starts before this one, of ``restarts`` that it may have; ``lease`` is
+    that of its hosts, in seconds."""
 
     run: str
     title: str
@@ -256,6 +257,7 @@ class RunRow(NamedTuple):
     ready: int = -1
     restart: int = 0
     restarts: int = 0
+    lease: float = 0.0
 
 
 # The directory of a run of which nothing lives on this host.

@@ -22,7 +22,7 @@ class Timings(NamedTuple):
     node_lease: float = 30.0  # of silence after which keeper and guard take each other for lost
     idle: float = 2.0  # without output after which a watcher shows that it lives
     beat: float = 2.0  # between two signs of the controller to its watcher
-    silent: float = 10.0  # without such a sign after which a watcher ends
+    silent: float = 10.0  # without such a sign after which a watcher ends, and without a sign of a host, which is shown
     quiet: float = 30.0  # without a byte of the watcher after which the controller takes the link for lost
     poll: float = 1.0  # between two looks of the controller at what has arrived
     give_up: float = 60.0  # of failed reconnecting after which a controller stops watching

@@ -69,6 +69,7 @@ def list_runs(argv: "List[str]") -> int:
         row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory, command=spec.command)
         ready = _count_ready(directory) if spec.ready else -1
         row = row._replace(output=_read_last_output(directory, spec.nonce), ready=ready, restarts=spec.restarts)
+        row = row._replace(lease=spec.timings.node_lease)
         if state == "running":
             with suppress(OSError, ValueError):
                 status = _ask_keeper(directory, spec, messages.Inspect())

@@ -33,7 +33,6 @@ CONNECTION_PORT = 32768  # the first that Linux gives to connections (Documentat
 READ_SIZE = 1 << 16  # bytes taken from a pipe at a time
 SEARCHED_TAIL = 1 << 13  # bytes of mpirun's output that are searched for the end of a rank
 WAKE_INTERVAL = 0.02  # seconds between two messages that wake watchers
-SILENCE = 10.0  # seconds without a sign of life of a guard after which the journal has that
 FAULT_LENGTH = 300  # letters of what a fault of a guard is called
 LEADING = "lead"  # what a keeper calls itself that has taken the place of another
 PROGRESS = (rank_records.RankStarted, rank_records.RankStage, rank_records.RankNote)
@@ -114,7 +113,7 @@ class Keeper:
                 elif silent > lease:
                     why = "no sign of life for %.0f s" % silent
                     self.handle_input(keeper_state.GuardLost(host, why, silent=silent))
-                elif silent - (now - last) > SILENCE:
+                elif silent - (now - last) > self.spec.timings.silent:
                     self.handle_input(keeper_state.GuardSilent(host, silent))
             last = now
             self.do_periodic_work(now)

@@ -302,6 +302,8 @@ def find_watcher(
         (yield from run_discovery.find_runs(inventory, context)), prefix, newest=newest
     )
     context.masker.add_kept(context.state / "runs" / discovered.row.run.partition(".")[0])  # where it was started here
+    if discovered.row.state == run_discovery.LEADERLESS and verb != "stop":
+        discovered = yield from run_discovery.await_leader(discovered, inventory, context)
     if discovered.row.state == run_discovery.LEADERLESS:
         if verb == "stop":
             return discovered, None

@@ -1,6 +1,7 @@
 """Which runs there are on a cluster, asked of the hosts themselves: from any machine with access."""
 
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -9,12 +10,13 @@ from ipexctl.act.context import Context, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.model.answers.manage import OrphanDirectory
 from ipexctl.model.errors import Exit, UsageError, advise, split_results
-from ipexctl.model.events import Workflow
+from ipexctl.model.events import Message, Workflow
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record, field, select_attributes
 from ipexctl.model.launch import Running
 from ipexctl.model.text import fold_names, printable
 from ipexctl.protocol.messages import RunRow
+from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.run.watch import RunWatcher
 
 LEADERLESS = "leaderless"  # as in `RunRow`
@@ -68,6 +70,26 @@ def find_runs(inventory: Inventory, context: Context) -> Workflow[RunSurvey]:
 def _list_away(run: DiscoveredRun, runs: Sequence[DiscoveredRun]) -> dict[str, str]:
     same = [each for each in runs if each.row.run == run.row.run]
     return {each.head: each.row.directory for each in same if each.row.state == run.row.state == LEADERLESS}
+
+
+def await_leader(run: DiscoveredRun, inventory: Inventory, context: Context) -> Workflow[DiscoveredRun]:
+    """The run as soon as one of its hosts leads it, which takes a lease and some seconds if one will; else as it is."""
+    hosts = Inventory(tuple(inventory[name] for name in run.away), inventory.source)
+    patience = min(2 * run.row.lease, _LONGEST_WAIT) + _TURNS
+    text = f"no host leads run {run.row.run} at this moment: one may within {patience:.0f} s"
+    yield Message(text, code=LEADERLESS)
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
+        survey = yield from run_nested(find_runs(hosts, context), lambda _: False)
+        led = [each for each in survey.runs if each.row.run == run.row.run and each.row.state != LEADERLESS]
+        if led:
+            return led[0]
+        time.sleep(1.0)
+    return run
+
+
+_LONGEST_WAIT = 300.0  # seconds
+_TURNS = 10.0  # seconds, for hosts to take their turns in taking the leader's place
 
 
 def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -> DiscoveredRun:

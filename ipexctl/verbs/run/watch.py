@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context, Emit, run_on_hosts
-from ipexctl.act.run_control import BACK, GAVE_UP, LOST, OutputFrame, RunFollower
+from ipexctl.act.run_control import BACK, GAVE_UP, LOST, SILENT, OutputFrame, RunFollower
 from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
 from ipexctl.decide.run.journal_events import JournalReader, make_run_started
 from ipexctl.model import events as e
@@ -307,8 +307,11 @@ class RunWatcher:
             goes_on = "" if self.ending else ", the run goes on"
             text = f"connection lost ({frame.data.decode()}){goes_on}; reconnecting"
             yield e.Message(text, "warning", head, "disconnected")
+        elif frame.kind == SILENT:
+            yield e.HostSilent(self.running.head, float(frame.data))
         elif frame.kind == BACK:
             self.disconnected, self.retry_at = False, 0.0
+            yield e.HostSilent(self.running.head, 0.0)
             yield e.Message("reconnected", host=head, code="reconnected")
         elif frame.kind == frames.END:
             yield from journal.end()

@@ -81,7 +81,7 @@ def write_record(kept: Kept) -> None:
 
 def test_a_watcher_that_hangs_is_a_lost_link_and_another_goes_on_where_it_stood(kept: Kept, context: Context) -> None:
     write_record(kept)
-    watch = RunFollower(context, at(kept), timings=Timings(quiet=3.0))
+    watch = RunFollower(context, at(kept), timings=Timings(silent=3.0, quiet=4.0))
     try:
         wait(lambda: watch.offsets[0])  # of the journal
         assert [frame and frame.kind for frame in (watch.read_frame(60.0), watch.read_frame(60.0))] == ["j", "c"]
@@ -90,10 +90,11 @@ def test_a_watcher_that_hangs_is_a_lost_link_and_another_goes_on_where_it_stood(
         [hanging] = watchers(kept)
         os.kill(hanging, signal.SIGSTOP)
         try:
-            lost, back = watch.read_frame(60.0), watch.read_frame(60.0)
+            silent, lost, back = (watch.read_frame(60.0) for _ in range(3))
         finally:
             os.kill(hanging, signal.SIGKILL)
-        assert lost == run_control.OutputFrame("lost", b"no sign of life for 3 s")
+        assert silent == run_control.OutputFrame("silent", b"3")
+        assert lost == run_control.OutputFrame("lost", b"no sign of life for 4 s")
         assert back == run_control.OutputFrame("back")
         assert watch.offsets[0] == (kept.directory / "journal.jsonl").stat().st_size
     finally:

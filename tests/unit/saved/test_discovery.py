@@ -10,13 +10,15 @@ from ipexctl.act.context import Context
 from ipexctl.act.run_dir import is_run_dir
 from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model import events as e
-from ipexctl.model.errors import Failure, Kind
-from ipexctl.model.hosts import Completed, Host, Inventory, LinkError
+from ipexctl.model.errors import Failure, Kind, UsageError
+from ipexctl.model.hosts import Command, Completed, Host, Inventory, LinkError
 from ipexctl.protocol import frames, journal, rank_records
 from ipexctl.protocol.messages import KINDS, OrphanDirectory, RunDescription, RunListing, RunRow
 from ipexctl.protocol.paths import RUNS
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.protocol.timings import Timings
+from ipexctl.verbs.run import run_discovery
+from ipexctl.verbs.run.manage import find_watcher
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, make_watcher
 from tests.fakes import FakeLink, FakeOpener
 from tests.unit.show.streams import START, fold, stamp
@@ -98,3 +100,26 @@ def test_attach_counts_the_first_attempt_also_where_the_host_that_led_it_is_gone
     assert run
     assert run.restarts == ("a lost",)
     assert run.ended - run.started == 60.0
+
+
+@pytest.mark.parametrize(("states", "led"), [(["leaderless", "running"], True), (["leaderless", "leaderless"], False)])
+def test_attach_waits_for_the_host_that_takes_the_place_of_the_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[str], led: bool
+) -> None:
+    monkeypatch.setattr(run_discovery, "_TURNS", 0.2)
+    listed = iter([*states, *states[-1:] * 9])
+
+    def reply(_: Host, command: Command) -> Completed:
+        if command.argv[0] != "ipexctl-list_runs.sh":
+            return Completed(0, KINDS.write(ABOUT) + b"\n")
+        row = RunRow(RUN, "t", "me", 1.0, 2, next(listed), ["a", "b"], PLACE, lease=0.01)
+        return Completed(0, KINDS.write(RunListing([row])) + b"\n")
+
+    context = Context(FakeOpener(reply), tmp_path, tmp_path)
+    finding = find_watcher("attach", None, Inventory((Host("a", "a"),), "test"), context)
+    if led:
+        *_, waiting = [event for event in finding if isinstance(event, e.Message)]
+        assert waiting.text == f"no host leads run {RUN} at this moment: one may within 0 s"
+    else:
+        with pytest.raises(UsageError, match="no host that leads run"):
+            list(finding)
