@@ -37,18 +37,10 @@ FIRST = (
     "unit/show/test_live.py",
     "contract/test_link_contract.py",
 )
-# Files whose tests of the real stack have one environment, which a worker puts on its hosts once.
+# Files whose tests of the real stack need one environment stay on one worker; the first two share theirs.
 ENVIRONMENTS = {
-    "recipes": (
-        "emit.py",
-        "engines.py",
-        "first_minutes.py",
-        "with.py",
-        "ipex.py",
-        "oneccl.py",
-        "recipes.py",
-        "road.py",
-    ),
+    "recipes": ("emit.py", "ccl.py", "recipes.py", "road.py"),
+    "ipex": ("engines.py", "first_minutes.py", "with.py", "ipex.py"),
     "frameworks": ("frameworks.py", "sft.py"),
     "native": ("native.py", "e2e/test_profile.py"),
 }
