@@ -27,14 +27,17 @@ def workspace(hosts: Cluster, tmp_path: Path) -> Workspace:
 
 
 def test_a_shell_script_gets_its_arguments_as_they_are_and_no_shell_sees_them(workspace: Workspace) -> None:
-    (workspace.path / "prepare.sh").write_text('#!/bin/sh\nfor word; do echo "[$word]"; done; echo $A\n')
+    (workspace.path / "prepare.sh").write_text('#!/bin/sh\nfor word; do echo "[$word]"; done; echo $A $MASTER_PORT\n')
     words = ("{rank}/{world_size} of {host_rank}", '{"a": {"b": 1}}', "$(id) {port}", "{{port}}")
-    workspace.succeed("run", "--venv", LIGHT, "--env", "A={address}", "./prepare.sh", *words)
+    workspace.succeed(
+        "run", "--venv", LIGHT, "--env", "A={address}", "--env", "MASTER_PORT={port}", "./prepare.sh", *words
+    )
     for rank in range(3):
         lines = workspace.written(rank).decode().splitlines()
         assert lines[:2] == [f"[{rank}/3 of {rank}]", '[{"a": {"b": 1}}]']
-        assert re.fullmatch(r"\[\$\(id\) \d+\]", lines[2])
-        assert lines[3:] == ["[{port}]", workspace.cluster.address(f"node{rank}")]
+        port = re.fullmatch(r"\[\$\(id\) (\d+)\]", lines[2])
+        assert port, lines
+        assert lines[3:] == ["[{port}]", f"{workspace.cluster.address(f'node{rank}')} {port[1]}"]
     assert not find_orphans(workspace.cluster)
 
 

@@ -232,7 +232,8 @@ def _build_environment(directory: str, spec: "RunSpec", place: "RankSpec", rank:
         names[PROFILE_ENV] = spec.profile
     # Where a script with torch's @record leaves its error.
     names.setdefault("TORCHELASTIC_ERROR_FILE", os.path.join(directory, paths.RANKS, "%d.elastic" % rank))
-    if not names.get("MASTER_PORT") and not independent:
+    port = names.get("MASTER_PORT")
+    if port == "{port}" or not (port or independent):
         names["MASTER_PORT"] = str(files.read_json(directory, paths.PORT)["port"])
     if spec.size > 1 and not independent:
         names[MEETING_ENV] = "%s %s %d" % (names.get("MASTER_ADDR"), names["MASTER_PORT"], spec.meeting)
