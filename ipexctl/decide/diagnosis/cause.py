@@ -20,6 +20,7 @@ from ipexctl.model.json_values import Record, field
 from ipexctl.model.reports import Diagnosis, RankOutcome
 from ipexctl.model.text import join_names
 from ipexctl.model.toml import Table
+from ipexctl.protocol.mpi_abort import find_aborts
 
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line \d+(?:, in .*|(?P<crash> in .*))?$')  # faulthandler has no comma
 _HEADER = re.compile(r"\s*(?:\w+ )*Traceback \(most recent call last\):$|(?:Current t|T)hread 0x")
@@ -233,6 +234,11 @@ class _Judged(Record):
         return not self.is_symptom and (self.evidence.own or self.rank.abort is not None)
 
     @property
+    def abort_statuses(self) -> set[int]:
+        """The exit codes that all ranks have when MPI aborts at an error of this one."""
+        return {abort.code & 0xFF for abort in find_aborts(self.rank.tail.encode("utf-8", "replace"))}
+
+    @property
     def is_silent(self) -> bool:
         """Whether it shows nothing but an exit code."""
         return self.match is None and not self.evidence.own and self.rank.abort is None
@@ -254,7 +260,8 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
         first = next((each for each in others if each.is_own), next(missed, first))
     elif first.is_silent:
         soon = [each for each in others if each.rank.at - first.rank.at < _CRASH_DELAY]
-        first = next((each for each in soon if each.evidence.signal and not each.is_symptom), first)
+        aborted = (each for each in others if first.rank.status in each.abort_statuses)
+        first = next((each for each in soon if each.evidence.signal and not each.is_symptom), next(aborted, first))
     match = first.match
     if first.is_symptom:
         match = _match_early_ends(errors, first, ranks) or match

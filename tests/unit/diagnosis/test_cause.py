@@ -48,6 +48,15 @@ def test_a_crash_comes_before_what_ended_without_a_word_at_the_same_moment(later
     assert ranks[0] == cause
 
 
+def test_ranks_that_mpi_ended_at_an_error_of_another_one_are_not_the_cause() -> None:
+    """Intel MPI gives all ranks the lowest eight bits of the code."""
+    error = "Abort(606269327) on node 0 (rank 0 in comm 496): Fatal error in internal_Test: Other MPI error"
+    lost = "MPIDI_OFI_handle_cq_error(1141): OFI poll failed (ofi_events.c:1141:Transport endpoint is not connected)"
+    aborted = replace(failed(0, 5.1), status=143, tail=f"{error}\n{lost}\n")
+    assert judge(replace(failed(1, 5.0), status=143), aborted) == ([0, 1], "ofi-transfer")
+    assert judge(replace(failed(1, 5.0), status=3), aborted) == ([1, 0], None)
+
+
 def test_the_first_in_time_is_the_cause_else() -> None:
     assert judge(failed(1, 5.2, "KeyError: 1"), failed(0, 5.1, "KeyError: 2")) == ([0, 1], None)
     assert judge(failed(1, 5.1, "KeyError: 1"), failed(0, 5.1, PEER)) == ([1, 0], None)
