@@ -90,7 +90,7 @@ def test_bars_figures_and_reports_on_standard_error_are_not_unusual() -> None:
         (0, "err", b"100%|###| 10/10 [00:10<00:00, 1.00it/s]\nMap: 10%|# | 1/10\n"),
         (0, "err", b"{'loss': 0.5, 'epoch': 1.0}\n[INFO|trainer.py:10] 2026-11-20 >> Num examples\n"),
         (0, "err", b"step 7 loss nan\n"),
-        (0, "out", b"step 8 loss nan\nstep 9 loss 1.0\n"),
+        (0, "out", b"step 8 loss nan\nstep 9 loss 1.0\nbanana split\nnano 3\n"),
     )
     assert [text for text, *_ in entries(lines)] == ["step 7 loss nan", "step 8 loss nan"]
 

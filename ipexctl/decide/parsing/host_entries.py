@@ -8,7 +8,7 @@ from types import MappingProxyType
 from ipexctl.decide.parsing import validators
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.parsing.ranges import MAX_HOSTS
-from ipexctl.decide.parsing.ssh_arguments import HOST_KEYS, read_ssh_arguments
+from ipexctl.decide.parsing.ssh_arguments import HOST_KEY_OPTIONS, read_ssh_arguments
 from ipexctl.model.errors import Origin
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import Record
@@ -130,7 +130,7 @@ Beside = Mapping[tuple[str, str], Mapping[str, Word]]
 def assemble_inventory(tree: HostTree, source: str, beside: Beside = MappingProxyType({})) -> Inventory:
     """Hosts in the order of their first mention, group words below their own. Errors go to the tree's ``problems``."""
     problems = tree.problems
-    merged = _merge_entries(tree.entries, problems)
+    merged = _merge_entries(tree)
     depth, above = _order_groups(tree.groups, problems)
     hosts, ignored = [], list[tuple[str, str]]()
     for entry, sections in merged:
@@ -163,7 +163,7 @@ def _read_priority(tree: HostTree, group: str) -> int:
 def _describe_ignored(option: str, hosts: Sequence[str]) -> str:
     """Returns one sentence about an option of ssh that an inventory names in vain."""
     of = f"{printable(option, 80)} for {join_names(hosts, 1)} has no effect"
-    if option == HOST_KEYS:
+    if option.partition(" ")[0].lower() in HOST_KEY_OPTIONS:
         return f"{of}: host keys are always checked (--accept-new-host-keys records new ones)"
     return f"{of}: put it into ~/.ssh/config"
 
@@ -210,13 +210,16 @@ def _make_host(entry: HostEntry, words: dict[str, Word], groups: tuple[str, ...]
     )
 
 
-def _merge_entries(entries: list[HostEntry], problems: InputErrors) -> list[tuple[HostEntry, list[str]]]:
-    """Returns one entry a host. Twice in one section is an error; in several groups, its words must not contradict."""
+def _merge_entries(tree: HostTree) -> list[tuple[HostEntry, list[str]]]:
+    """Returns one entry a host, whose words must not contradict each other. Twice in one section is an error, but for
+    variables that an inventory adds to a host."""
+    problems = tree.problems
     merged: dict[str, tuple[HostEntry, list[str]]] = {}
     first: dict[tuple[str, str], Origin] = {}
-    for entry in entries:
+    for entry in tree.entries:
         same = entry.name.lower()
-        if before := first.get((same, entry.section)):
+        before = first.get((same, entry.section))
+        if before and (before == entry.origin or not (tree.open and entry.words)):
             if before == entry.origin:
                 where = "by one range"
             else:

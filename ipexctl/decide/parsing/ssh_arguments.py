@@ -22,10 +22,10 @@ _HARMLESS = frozenset({  # keywords of ssh_config(5) about what ipexctl does by 
     "permitlocalcommand", "preferredauthentications", "pubkeyauthentication", "requesttty", "serveralivecountmax",
     "serveraliveinterval", "tcpkeepalive", "updatehostkeys", "visualhostkey",
 })  # fmt: skip
-_CHECKS = frozenset({"stricthostkeychecking", "userknownhostsfile", "globalknownhostsfile"})
-HOST_KEYS = "StrictHostKeyChecking"
-"""The name of all options that would weaken the check of host keys."""
+HOST_KEY_OPTIONS = frozenset({"stricthostkeychecking", "userknownhostsfile", "globalknownhostsfile"})
+"""Keywords about the check of host keys. Only a file of known hosts is used: it does not weaken the check."""
 
+_ONE_FILE = re.compile(r"(?!/dev/null$|none$)[^\s%$]+")
 _OPTION = re.compile(r"\s*(\w+)\s*(?:=\s*|\s)(.*)", re.DOTALL)
 
 
@@ -48,6 +48,8 @@ def read_ssh_arguments(text: str) -> SSHArguments:
         key = _KEYS.get(name.lower())
         if key:
             values.setdefault(key, value)
+        elif name.lower() == "userknownhostsfile" and _ONE_FILE.fullmatch(value):
+            values.setdefault("known_hosts", value)
         elif name.lower() == "proxycommand":
             jump, needless = _read_proxy_command(value)
             ignored += needless if jump else [name]
@@ -55,8 +57,9 @@ def read_ssh_arguments(text: str) -> SSHArguments:
                 values.setdefault("jump", jump)
         elif not _is_harmless(name):
             ignored.append(name)
-    checks = {name for name in ignored if name.partition(" ")[0].lower() in _CHECKS}
-    return SSHArguments(values, tuple(dict.fromkeys(HOST_KEYS if name in checks else name for name in ignored)))
+    checks = [name for name in ignored if name.partition(" ")[0].lower() in HOST_KEY_OPTIONS]
+    # One of them stands for all: they come together.
+    return SSHArguments(values, tuple(dict.fromkeys(checks[0] if name in checks else name for name in ignored)))
 
 
 def _is_harmless(name: str) -> bool:

@@ -366,11 +366,11 @@ class RunFold:
     # figures -------------------------------------------------------------------------------------------------------
 
     def _add_figures(self, number: int, host: str, stream: e.Stream, figures: dict[str, float], at: float) -> None:
+        if not figures:
+            return
         rank = self._find_rank(number)
         if rank and _is_inner_bar(rank.figures, figures):
             rank.moved = at
-            return
-        if not figures:
             return
         if rank and "loss" in figures:
             rank.prints_loss = True

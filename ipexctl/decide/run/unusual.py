@@ -10,9 +10,9 @@ from ipexctl.model.run_state import HarmlessLines, RunState, UnusualLine
 UNUSUAL_LIMIT = 200  # unusual lines held; the oldest make room
 _LINE = 400  # characters of a line
 
-# Words that make a line of standard output unusual, or a known harmless one. No leading repetition: it would look at
-# each byte many times.
-_WORDS = r"Warning|WARN|Error|ERROR|Exception|Traceback|FATAL|Killed|\b(?:nan|NaN)\b"
+# Words that make a line of standard output unusual, or a known harmless one. Each begins with a letter: anything else,
+# as a repetition or \b, would look at each byte many times.
+_WORDS = r"Warning|WARN|Error|ERROR|Exception|Traceback|FATAL|Killed|nan\b(?<!\wnan)|NaN\b(?<!\wNaN)"
 _UNUSUAL_WORDS = re.compile(_WORDS)
 _ODD_OR_KNOWN = re.compile(_WORDS + r"|\[Gloo\]|My guessed rank")
 _ROUTINE = re.compile(r"%\||\b(?:INFO|DEBUG)\b|^\[?I\d{4} ")  # bars and reports on standard error

@@ -203,6 +203,27 @@ def test_options_without_effect_are_named_with_their_hosts() -> None:
     assert parse_inventory("n1 ansible_ssh_common_args='-o \"'", "inv").warnings
 
 
+@pytest.mark.parametrize(
+    ("value", "known_hosts"),
+    [("/k/known", "/k/known"), ("~/known", "~/known"), ("/dev/null", ""), ("none", ""), ("a b", ""), ("%d/known", "")],
+)
+def test_the_known_hosts_that_an_inventory_names_are_used_unless_they_are_none(value: str, known_hosts: str) -> None:
+    inventory = parse_inventory(f"n1 ansible_ssh_common_args='-o \"UserKnownHostsFile={value}\"'", "inv")
+    assert inventory.head.vars.get("known_hosts", "") == known_hosts
+    checked = "host keys are always checked (--accept-new-host-keys records new ones)"
+    warning = f"UserKnownHostsFile for n1 has no effect: {checked}"
+    assert inventory.warnings == (() if known_hosts else (warning,))
+
+
+def test_a_host_of_a_range_gets_variables_from_a_line_of_its_own() -> None:
+    inventory = parse_inventory("[w]\nn[0:1] ansible_user=root\nn0 ansible_host=10.0.0.1\nn1 slots=2\n", "inv")
+    assert [(host.name, host.address, host.user, host.slots, host.groups) for host in inventory] == [
+        ("n0", "10.0.0.1", "root", None, ("w",)),
+        ("n1", "n1", "root", 2, ("w",)),
+    ]
+    assert "user of n0 contradicts line 2" in str(refusal("[w]\nn0 user=a\nn0 user=b\n"))
+
+
 @pytest.mark.parametrize("jump", ["b", "bob@b:22", "a,bob@b:22", "[::1]:22", "bob@[fe80::1]"])
 def test_a_jump_host_is_written_and_read_again(jump: str) -> None:
     inventory = parse_inventory(f"n1 jump={jump}\n", "hosts")
