@@ -65,11 +65,10 @@ def list_runs(argv: "List[str]") -> int:
             state = {b"": "running", frames.ENDED: "ended"}.get(check_if_run_over(directory), "gone")
             nodes = spec.head.hosts
         hosts = sorted(host for host, node in nodes.items() if node.ranks) or [spec.host]
-        about = (spec.run, spec.title, spec.owner, spec.started, spec.size)
-        row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory, command=spec.command)
+        about = (spec.run, spec.title, spec.owner, spec.started, spec.size, state, hosts, directory)
+        row = messages.RunRow(*about, command=spec.command, restarts=spec.restarts, lease=spec.timings.node_lease)
         ready = _count_ready(directory) if spec.ready else -1
-        row = row._replace(output=_read_last_output(directory, spec.nonce), ready=ready, restarts=spec.restarts)
-        row = row._replace(lease=spec.timings.node_lease)
+        row = row._replace(output=_read_last_output(directory, spec.nonce), ready=ready)
         if state == "running":
             with suppress(OSError, ValueError):
                 status = _ask_keeper(directory, spec, messages.Inspect())

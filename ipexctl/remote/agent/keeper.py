@@ -113,7 +113,7 @@ class Keeper:
                 elif silent > lease:
                     why = "no sign of life for %.0f s" % silent
                     self.handle_input(keeper_state.GuardLost(host, why, silent=silent))
-                elif silent - (now - last) > self.spec.timings.silent:
+                elif silent - (now - last) > self.spec.timings.silent:  # while this host did not stand still itself
                     self.handle_input(keeper_state.GuardSilent(host, silent))
             last = now
             self.do_periodic_work(now)

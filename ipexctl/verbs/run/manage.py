@@ -56,7 +56,8 @@ def add_saved_end(run: run_discovery.DiscoveredRun, runs: Path) -> run_discovery
 
 
 def _describe_run(run: run_discovery.DiscoveredRun) -> ListedRun:
-    row, figures = run.row, _read_last_figures(run.row.output)
+    row = run.row
+    figures = {name: value for line in row.output.splitlines() for name, value in read_figures(line).items()}
     return ListedRun(
         **select_attributes(row, "run", "state", "title", "owner", "watchers", "restart", "restarts"),
         ranks=row.size,
@@ -70,13 +71,6 @@ def _describe_run(run: run_discovery.DiscoveredRun) -> ListedRun:
         command=shlex.join(row.command),
         ready=row.ready if row.ready >= 0 else None,
     )
-
-
-def _read_last_figures(output: str) -> dict[str, float]:
-    figures: dict[str, float] = {}
-    for line in output.splitlines():
-        figures |= read_figures(line)
-    return figures
 
 
 def attach(prefix: str | None, inventory: Inventory, context: Context) -> e.Workflow[None]:

@@ -156,6 +156,12 @@ def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Conte
         )
         for name, local in names.items()
     }
-    watcher = RunWatcher(context, running, about.nonce, run_dirs, timings=about.timings, profile=about.profile)
-    watcher.started = discovered.row.started
-    return watcher
+    return RunWatcher(
+        context,
+        running,
+        about.nonce,
+        run_dirs,
+        timings=about.timings,
+        profile=about.profile,
+        started=discovered.row.started,
+    )
