@@ -61,7 +61,9 @@ class KeeperSearch:
             except ConnectionRefusedError:
                 refused.append(host)
             except OSError:
-                continue
+                # Its own port listens from its first try to lead on.
+                if host == self.spec.host and address[1] == self.port:
+                    refused.append(host)
             else:
                 if host == self.leader:
                     self.end()

@@ -1,5 +1,6 @@
 """A guard without its keeper: where it looks for one, and when it gives up."""
 
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -64,6 +65,20 @@ def test_a_host_that_says_nothing_is_tried_for_long(tmp_path: Path, leaders: dic
         begun = time.monotonic()
         assert make_search(tmp_path, silent.getsockname()[1], leaders).await_keeper() is None
         assert time.monotonic() - begun >= TIMINGS.away
+
+
+def test_a_host_that_has_tried_to_lead_does_not_take_its_own_port_for_a_keeper(tmp_path: Path, closed: int) -> None:
+    """It was busy for 15 minutes after it had been cut off, though nobody had a keeper any more."""
+    search = make_search(tmp_path, closed)
+    with socket.socket() as own:
+        own.bind(("127.0.0.1", 0))
+        own.listen()
+        search.standby, search.process = own, os.getpid()
+        search.ports["b"] = search.port
+        search.spec = search.spec._replace(timings=TIMINGS._replace(away=60.0))
+        begun = time.monotonic()
+        assert search.await_keeper() is None
+        assert TIMINGS.rejoin <= time.monotonic() - begun < 60.0
 
 
 def test_a_host_that_refused_is_named_where_no_keeper_is_found(tmp_path: Path, closed: int) -> None:
