@@ -136,10 +136,11 @@ class RunFold:
                 if rank := self._find_rank(number):
                     _end_rank(rank, event, at)
                     attempt.failed = attempt.failed or (rank if rank.result == "failed" else None)
-            case e.HostSilent(host=host, seconds=seconds):
+            case e.HostSilent(host=host, seconds=0.0):
                 attempt.silent.pop(host, None)
-                if seconds:
-                    attempt.silent[host] = (min(event.at or at, at) if attempt.late else at) - seconds
+            case e.HostSilent(host=host, seconds=seconds):
+                since = (min(event.at or at, at) if attempt.late else at) - seconds
+                attempt.silent[host] = min(attempt.silent.get(host, since), since)
             case e.BackendChosen(backend=backend):
                 attempt.backend = backend
             case e.WorldsCompared(separate=separate):
