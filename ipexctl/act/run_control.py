@@ -99,7 +99,7 @@ def _check_guard_answer(link: Link, site: RemoteRunDir, done: Completed, keeper:
         hint = advise(
             "stop",
             answer.run,
-            text="wait for it (run --wait), start beside it (run --share; in a playbook: share: true), or stop it:",
+            text="wait for it (in a playbook: wait: true), start beside it (share: true), or stop it:",
         )
         raise LinkError(Failure(site.host.name, Kind.BUSY, what, hint, "busy"))
     if isinstance(answer, (messages.AgentFailed, messages.KeeperUnreachable)):

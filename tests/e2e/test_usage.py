@@ -93,9 +93,11 @@ def test_the_project_of_a_run_and_what_a_link_leads_to_stay(workspace: Workspace
     place = find_place(workspace.path)
     for name in hosts.names:
         age(hosts, name, place)
-    result = workspace.succeed(*OLD, "--yes")
-    stays = {each["host"]: each["stays"] for each in result.answer["places"] if each["path"] == place}
-    assert [why.startswith("used by run ") for why in stays.values()] == [True] * 3
+    for words in (OLD, (*OLD, "--yes")):  # the preview names what would be removed, and nothing else
+        result = workspace.succeed(*words)
+        stays = {each["host"]: each["stays"] for each in result.answer["places"] if each["path"] == place}
+        assert [why.startswith("used by run ") for why in stays.values()] == [True] * 3
+        assert result.answer["next"] == []
     open_gates(hosts)
     assert workspace("attach").code == 0
     hosts.exec("node0", ["mv", place, "/root/elsewhere"])

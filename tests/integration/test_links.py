@@ -324,7 +324,7 @@ def test_a_wrong_key_is_refused_by_its_name(links: Links, server: Server, tmp_pa
 @pytest.mark.fault("B7")
 def test_a_missing_key_is_reported(links: Links, server: Server, tmp_path: Path) -> None:
     result = failure(links, server.host(key=str(tmp_path / "none")))
-    assert (result.code, result.what) == ("auth", f"key {tmp_path}/none: no such file or directory")
+    assert (result.code, result.what) == ("key-file", f"key {tmp_path}/none: no such file or directory")
 
 
 @pytest.mark.fault("J6")

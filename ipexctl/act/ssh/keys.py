@@ -32,8 +32,8 @@ class Key(Record):
 
 
 class UnusableKey(Record):
-    """A requested key that cannot be used, with reason and hint. ``code`` is "key-mode", "auth", or "agent" for all
-    keys of an agent that does not answer."""
+    """A requested key that cannot be used, with reason and hint. ``code`` is "key-mode", "key-file", "auth", or "agent"
+    for all keys of an agent that does not answer."""
 
     why: str
     code: str = "auth"
@@ -166,7 +166,7 @@ def _inspect_key_file(path: str) -> _KeyFile:
     try:
         status = place.stat()
     except OSError as error:
-        return _KeyFile(beside, UnusableKey(f"key {path}: {(error.strerror or 'cannot be read').lower()}"))
+        return _KeyFile(beside, UnusableKey(f"key {path}: {(error.strerror or 'cannot be read').lower()}", "key-file"))
     if not stat.S_ISREG(status.st_mode):  # a FIFO would be waited for, a device never ends
         return _KeyFile(b"", UnusableKey(f"key {path} is not a regular file"))
     data = _read_start(place)

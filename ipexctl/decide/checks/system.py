@@ -20,6 +20,7 @@ _SSH_FINDINGS = {
     "host-key-revoked": "SSH002",
     "host-key-unknown": "SSH002",
     "auth": "SSH004",
+    "key-file": "SSH004",
     "key-mode": "SSH004",
 }
 _REQUIRED = ("arch", "isa_level", "cpus_online", "mem_total_kb")
@@ -29,8 +30,18 @@ def check_reachability(cluster: Cluster) -> Iterator[CheckHit]:
     for host, failure in cluster.failures.items():
         unreachable = failure.kind is Kind.UNREACHABLE
         code = _SSH_FINDINGS.get(failure.code, "SSH001") if unreachable else "DOC003"
-        remedy = failure.hint or shlex.join([*_format_ssh_command(cluster.inventory[host]), "true"])
+        remedy = failure.hint or _choose_remedy(cluster.inventory[host], failure.code)
         yield CheckHit(code, host, {"what": failure.what, "remedy": remedy})
+
+
+def _choose_remedy(host: Host, code: str) -> str:
+    """Returns where a wrong word was written, or the command that shows what keeps SSH from it."""
+    place = str(host.origin or "the hostfile")
+    if code == "key-file" and host.key:
+        return f"key= of {host.name} in {place} must name a private key of this machine"
+    if code == "dns":
+        return f"write its address=IP in {place}, or HostName for {host.name} in ~/.ssh/config"
+    return shlex.join([*_format_ssh_command(host), "true"])
 
 
 def _format_ssh_command(host: Host) -> list[str]:

@@ -3,6 +3,7 @@
 0 only when all of it worked; what is not known counts as failed; the order in which events of several hosts arrive does
 not change the exit code."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -71,7 +72,13 @@ def complete_failure(state: RunState, failure: Failure) -> Failure:
         hint = advise("doctor")
     if command.verb == "install":
         hint = repeat_command(hint, command.words)
-    return replace(failure, hint=complete_hint(hint, state.selection_flags))
+    hint = complete_hint(hint, state.selection_flags)
+    if failure.code == "busy" and command.words[:1] == ("run",) and isinstance(hint, Hint):
+        # The other run may be somebody else's: the command to paste does not end it.
+        end = shlex.join(("ipexctl", *hint.words))
+        text = f"end it ({end}), start beside it (run --share), or wait for it:"
+        hint = complete_hint(advise("run", "--wait", *command.words[1:], text=text), state.selection_flags)
+    return replace(failure, hint=hint)
 
 
 def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:

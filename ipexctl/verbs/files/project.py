@@ -39,9 +39,9 @@ class Project(Record):
 
 def find_project(source: str | Path, root: str | None, exclude: Iterable[str] = ()) -> Project:
     """Returns the tree of a directory or a script: that of ``root``, else of the nearest directory upwards that looks
-    like a project, else the script's own. Ranks work in the current directory if the tree sends it, else in the
-    script's. Raises `UsageError`."""
-    path = make_absolute(source)
+    like a project, else the script's own; a directory below the current one is part of that. Ranks work in the current
+    directory if the tree sends it, else in the script's. Raises `UsageError`."""
+    path, here = make_absolute(source), Path.cwd()
     directory = path if path.is_dir() else path.parent
     if root is not None:
         top = make_absolute(root)
@@ -54,8 +54,11 @@ def find_project(source: str | Path, root: str | None, exclude: Iterable[str] = 
         if path != directory and is_left_out(path.resolve(), top.resolve(), ignored):
             top = directory  # as of a script in .venv: the project does not send it
         if top == directory and not _is_root(top):
+            inside = path == directory and here in path.resolve().parents
+            if inside and not is_home_or_root(here) and not is_writable_by_all(here):
+                return Project(here, path.resolve().relative_to(here).as_posix())
             return Project(top)
-    real, here = top.resolve(), Path.cwd()
+    real = top.resolve()
     works = directory.resolve()
     ignored = compile_project_ignore(top, exclude)
     if path != directory and here.is_relative_to(real) and not is_left_out(here, real, ignored):
@@ -91,11 +94,15 @@ def _read_text(path: Path) -> str:
 def _find_root(directory: Path) -> Path:
     """Returns the nearest directory upwards that looks like a project's root, else the directory itself."""
     for each in (directory, *directory.parents):
-        if each.resolve() in {Path.home().resolve(), Path("/")}:
+        if is_home_or_root(each):
             break
         if _is_root(each):
             return each
     return directory
+
+
+def is_home_or_root(directory: Path) -> bool:
+    return directory.resolve() in {Path.home().resolve(), Path("/")}
 
 
 def _is_root(directory: Path) -> bool:

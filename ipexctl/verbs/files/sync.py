@@ -27,7 +27,7 @@ from ipexctl.model.trees import FileTree
 from ipexctl.protocol.paths import HUB
 from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.files.hub import find_snapshot
-from ipexctl.verbs.files.project import Project, compile_project_ignore, find_project, make_absolute
+from ipexctl.verbs.files.project import Project, compile_project_ignore, find_project, is_home_or_root, make_absolute
 from ipexctl.verbs.files.relay import describe_change, relay_tree
 
 _STEP = "sync"
@@ -249,7 +249,7 @@ def _find_source(task: tasks.Sync, project: Project) -> Path:
     if not source.exists():
         raise UsageError(f"the source {printable(task.source, 200)} does not exist")
     root = source if source.is_dir() else project.root
-    if root.resolve() in {Path("/"), Path.home().resolve()}:
+    if is_home_or_root(root):
         reasons, hint = ["it is the home directory or the root directory"], "put the script into a directory of its own"
         raise UsageError(f"{printable(str(root), 200)} would be copied to every host", reasons=reasons, hint=hint)
     return root

@@ -40,7 +40,7 @@ def show_usage(
             return Failure(link.host.name, Kind.STEP, "malformed list of what is stored there", code="malformed")
         old = [place for place in places if place.kind == "project" and (place.changed or 0.0) < limit]
         for place in old:
-            stays = "" if dry else _remove_project(link, place.path)
+            stays = _remove_project(link, place.path, dry=dry)
             places[places.index(place)] = replace(place, removed=not stays, stays=stays)
         return places
 
@@ -90,8 +90,8 @@ def _list_places(link: Link) -> Iterator[UsedPlace]:
             yield UsedPlace(name, kind, path, sum(entry.size for entry in files.values()), float(newest), written)
 
 
-def _remove_project(link: Link, directory: str) -> str:
-    """Returns why it stays, if it does. Raises `LinkError`."""
-    words = (directory, MANIFEST, RUNS, json.dumps(directory)[1:-1])
+def _remove_project(link: Link, directory: str, *, dry: bool) -> str:
+    """Returns why it stays, or would, if it does. Raises `LinkError`."""
+    words = (directory, MANIFEST, RUNS, json.dumps(directory)[1:-1], "dry" if dry else "")
     command = build_script_command("remove_project.sh", *words, begins="target_directory.sh", patience=_DISK_TIMEOUT)
     return printable(os.fsdecode(read_listing(link, command, 1)), 200)

@@ -17,7 +17,7 @@ from ipexctl.decide.checks.software import check_imports
 from ipexctl.decide.facts.isa import find_isa_level
 from ipexctl.decide.parsing.host_patterns import limit_inventory
 from ipexctl.decide.releases.table import parse_table as parse_table
-from ipexctl.model.errors import Failure, Hint, Kind, UsageError
+from ipexctl.model.errors import Failure, Hint, Kind, Origin, UsageError
 from ipexctl.model.facts import Core, Disk, Facts, Installed, Interface, NumaNode, Python
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import parse_json, to_json
@@ -469,6 +469,20 @@ def test_a_host_that_does_not_answer_is_tried_by_hand_where_we_went() -> None:
     host = replace(host, vars={"known_hosts": "/lab/known_hosts"})
     findings = run_checks(Cluster(Inventory((host,)), {}, {"node3": failure}, TABLE), CATALOGUE)
     assert "-o UserKnownHostsFile=/lab/known_hosts me@10.1.0.3 true" in one("SSH001", findings).fix
+
+
+@pytest.mark.parametrize(
+    ("code", "fix"),
+    [
+        ("key-file", "key= of node3 in hosts:3:1 must name a private key of this machine"),
+        ("dns", "write its address=IP in hosts:3:1, or HostName for node3 in ~/.ssh/config"),
+    ],
+)
+def test_a_wrong_word_of_the_hostfile_is_named_with_its_line(code: str, fix: str) -> None:
+    host = Host("node3", "node3.wrong", key="/home/me/none", origin=Origin("hosts", 3, 1))
+    failure = Failure("node3", Kind.UNREACHABLE, "", code=code)
+    [finding] = run_checks(Cluster(Inventory((host,)), {}, {"node3": failure}, TABLE), CATALOGUE)
+    assert finding.fix == fix
 
 
 def test_limits_that_are_just_enough_are_no_finding() -> None:

@@ -364,16 +364,17 @@ def test_a_hint_names_hosts_and_environment_where_they_are_not_the_defaults(
 
 
 def test_a_run_leaves_out_what_a_sync_of_the_same_project_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
-    (tmp_path / "other").mkdir()
+    for name in ("app", "other"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "app")
+    Path("train.py").touch()
     text = """
 steps:
   - run: {script: train.py}
   - sync: {source: ., exclude: [data/]}
-  - sync: {source: other, exclude: ["*.pt"]}
+  - sync: {source: ../other, exclude: ["*.pt"]}
   - run: {script: train.py, exclude: [logs/]}
 """
-    book = playbook.parse_playbook(text, "p.yaml", base=str(tmp_path))
+    book = playbook.parse_playbook(text, "p.yaml", base=str(tmp_path / "app"))
     tasks = [step.task for step in keep_excluded(tuple(book.steps))]
     assert [getattr(task, "exclude") for task in tasks] == [(), ("data/",), ("*.pt",), ("data/", "logs/")]  # noqa: B009

@@ -52,6 +52,22 @@ def test_a_script_without_a_project_goes_with_its_directory(root: Path) -> None:
         assert find_project(script, None) == Project(root / "scripts"), "home, or a directory of everybody"
 
 
+def test_a_directory_below_the_current_one_is_part_of_what_a_run_there_sends(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "train.py").touch()
+    monkeypatch.chdir(root)
+    assert find_project("train.py", None) == Project(root)
+    assert find_project("data", None) == Project(root, "data")
+    assert find_project(".", None) == Project(root)
+    for directory in (Path.home(), root.parent):
+        monkeypatch.chdir(directory)
+        root.parent.chmod(0o777)
+        data = directory / "data"
+        data.mkdir()
+        assert find_project(data, None) == Project(data), "home, or a directory of everybody"
+
+
 @pytest.mark.parametrize("script", ["build/made.py", ".venv/bin/tool.py"])
 def test_a_script_that_its_project_leaves_out_goes_with_its_directory(root: Path, script: str) -> None:
     (root / ".git").mkdir()
