@@ -348,6 +348,7 @@ class Guard:
         own = self.list_launcher_processes() - self.proxies if self.spec.head else set()
         own |= {helper.process.pid for helper in self.helpers}  # the last sample comes when no rank lives any more
         left = self.kill_all(timings.last_wipe, own)
+        self.proxies.clear()  # the end of each would wake us again and again until the next attempt
         for helper in self.helpers:
             for message in helper.finish(timings.last_sample):
                 self.report(message)

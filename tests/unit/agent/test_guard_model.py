@@ -89,6 +89,7 @@ class PlayedGuard(Guard):
     def finish_run(self, stay: bool = False) -> None:
         self.finished = True
         super().finish_run(stay)
+        assert not self.proxies, "their ends would wake it again and again"
 
     def find_process(self, pid: int) -> Process | None:
         return self.table.living.get(pid)
