@@ -132,7 +132,8 @@ class Guard:
             else:
                 self.handle_message(message)
         self.queue.wait(now)
-        gone = self.proxies.intersection(self.reap())
+        self.reap()  # as those do who end processes here, who do not look for proxies
+        gone = {pid for pid in self.proxies if not self.find_process(pid)}
         self.pass_output_on(now)
         self.report_records()  # how its ranks ended comes before the end of their proxy
         if gone:
