@@ -41,7 +41,7 @@ def find_project(source: str | Path, root: str | None, exclude: Iterable[str] = 
     """Returns the tree of a directory or a script: that of ``root``, else of the nearest directory upwards that looks
     like a project, else the script's own; a directory below the current one is part of that. Ranks work in the current
     directory if the tree sends it, else in the script's. Raises `UsageError`."""
-    path, here = make_absolute(source), Path.cwd()
+    path, current = make_absolute(source), Path.cwd()
     directory = path if path.is_dir() else path.parent
     if root is not None:
         top = make_absolute(root)
@@ -54,15 +54,15 @@ def find_project(source: str | Path, root: str | None, exclude: Iterable[str] = 
         if path != directory and is_left_out(path.resolve(), top.resolve(), ignored):
             top = directory  # as of a script in .venv: the project does not send it
         if top == directory and not _is_root(top):
-            inside = path == directory and here in path.resolve().parents
-            if inside and not is_home_or_root(here) and not is_writable_by_all(here):
-                return Project(here, path.resolve().relative_to(here).as_posix())
+            inside = path == directory and current in path.resolve().parents
+            if inside and not is_home_or_root(current) and not is_writable_by_all(current):
+                return Project(current, path.resolve().relative_to(current).as_posix())
             return Project(top)
     real = top.resolve()
     works = directory.resolve()
     ignored = compile_project_ignore(top, exclude)
-    if path != directory and here.is_relative_to(real) and not is_left_out(here, real, ignored):
-        works = here
+    if path != directory and current.is_relative_to(real) and not is_left_out(current, real, ignored):
+        works = current
     return Project(top, "" if works == real else works.relative_to(real).as_posix(), True)
 
 
