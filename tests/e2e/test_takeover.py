@@ -162,7 +162,7 @@ def test_a_spare_host_takes_the_place_of_a_lost_one(
     command.until("0│start 0, rank 0 of 2, before None", "1│start 0")
     assert not list_ranks(hosts, "node2")
     hosts.power_off("node1")
-    command.until("[node1] no sign of life for", "[node1] lost (")
+    command.until("[node1] no sign of life for", "node1: lost (")
     command.until("start 1, rank 0 of 2, before None", "1│start 1")
     assert list_ranks(hosts, "node2")
     end_ranks(hosts, "node0", "node2")
