@@ -51,13 +51,13 @@ def test_all_hosts_go_on_from_the_last_whole_checkpoint_of_one(workspace: Worksp
 def test_a_host_that_is_lost_while_it_copies_costs_nothing_but_itself(
     start: Start, workspace: Workspace, hosts: Cluster
 ) -> None:
-    command = start(*RUN, *LIGHTLY, "40", "10", "200", "0", **QUICK)
-    command.until("0│step 13")  # 200 MiB take 6 s
+    command = start(*RUN, *LIGHTLY, "40", "15", "200", "0", **QUICK)
+    command.until("0│step 18")  # 200 MiB take 6 s, and the next ones come 12 s later
     hosts.power_off("node1")
     result = command.end(120.0)
     assert result.code == 6, result
     for rank in range(2):
-        assert read_starts(workspace, rank) == [("nothing", 0), ("step_10.pt", 10)], result
+        assert read_starts(workspace, rank) == [("nothing", 0), ("step_15.pt", 15)], result
     assert not find_orphans(hosts, ["node0", "node2"])
 
 

@@ -87,7 +87,10 @@ def test_without_hosts_the_command_itself_is_advised_with_those_of_a_lab_that_is
         ("run -H node0,other train.py", "run --hosts node0,other train.py"),
         ("run --hosts node0.invalid,x.invalid --ppn 1 train.py", "run --limit node0.invalid --ppn 1 train.py"),
         ("doctor --hosts=node0.invalid", "fix: ipexctl doctor --limit=node0.invalid"),
-        ("doctor --hosts x.invalid", "fix: ssh x.invalid true"),
+        (
+            "doctor --hosts x.invalid",
+            "fix: write its IP in place of its name, or HostName",
+        ),
     ],
 )
 def test_hosts_of_the_hostfile_are_chosen_with_limit(

@@ -40,7 +40,8 @@ def _choose_remedy(host: Host, code: str) -> str:
     if code == "key-file" and host.key:
         return f"key= of {host.name} in {place} must name a private key of this machine"
     if code == "dns":
-        return f"write its address=IP in {place}, or HostName for {host.name} in ~/.ssh/config"
+        address = "its IP in place of its name" if place.startswith("--hosts") else f"its address=IP in {place}"
+        return f"write {address}, or HostName for {host.name} in ~/.ssh/config"
     return shlex.join([*_format_ssh_command(host), "true"])
 
 

@@ -39,8 +39,8 @@ class Project(Record):
 
 def find_project(source: str | Path, root: str | None, exclude: Iterable[str] = ()) -> Project:
     """Returns the tree of a directory or a script: that of ``root``, else of the nearest directory upwards that looks
-    like a project, else the script's own; a directory below the current one is part of that. Ranks work in the current
-    directory if the tree sends it, else in the script's. Raises `UsageError`."""
+    like a project, else the script's own; a directory without scripts below the current one is part of that. Ranks work
+    in the current directory if the tree sends it, else in the script's. Raises `UsageError`."""
     path, current = make_absolute(source), Path.cwd()
     directory = path if path.is_dir() else path.parent
     if root is not None:
@@ -54,8 +54,9 @@ def find_project(source: str | Path, root: str | None, exclude: Iterable[str] = 
         if path != directory and is_left_out(path.resolve(), top.resolve(), ignored):
             top = directory  # as of a script in .venv: the project does not send it
         if top == directory and not _is_root(top):
-            inside = path == directory and current in path.resolve().parents
-            if inside and not is_home_or_root(current) and not is_writable_by_all(current):
+            below = path == directory and current in path.resolve().parents
+            shared = is_home_or_root(current) or is_writable_by_all(current)
+            if below and not shared and not any(path.glob("*.py")):  # with scripts it is what they would run in
                 return Project(current, path.resolve().relative_to(current).as_posix())
             return Project(top)
     real = top.resolve()

@@ -107,8 +107,9 @@ def test_any_layout_is_read(cpus: Cpus, nodes: int, lscpu: Any, limited: bool) -
     true = expected(page)
     facts = parse_facts(render(page), uarchs())
     assert {name: read(facts, name) for name in true} == true
-    # lscpu divides the cores by the sockets and drops the rest: of uneven sockets it can say nothing certain.
+    # lscpu divides threads by cores, these by sockets, and drops the rest: of uneven ones it says nothing certain.
     uneven = len(set(Counter(core.socket for core in facts.cores).values())) > 1
+    uneven |= len({len(core.cpus) for core in facts.cores}) > 1
     means = {"cores_per_socket", "physical_cores", "threads_per_core"}
     for source in page.sources:
         part = parse_facts(render(page, [source]), uarchs())
