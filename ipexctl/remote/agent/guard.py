@@ -132,7 +132,7 @@ class Guard:
             else:
                 self.handle_message(message)
         self.queue.wait(now)
-        self.reap()  # as those do who end processes here, who do not look for proxies
+        self.reap()
         gone = {pid for pid in self.proxies if not self.find_process(pid)}
         self.pass_output_on(now)
         self.report_records()  # how its ranks ended comes before the end of their proxy

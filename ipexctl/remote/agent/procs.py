@@ -223,13 +223,11 @@ def kill_marked(
         time.sleep(0.05)
 
 
-def reap_children() -> "List[int]":
-    """Collects ended children: their ids."""
-    ended: List[int] = []
+def reap_children() -> None:
+    """Lets go of children that have ended."""
     with suppress(OSError):  # there is none any more
-        for pid in iter(lambda: os.waitpid(-1, os.WNOHANG)[0], 0):
-            ended.append(pid)
-    return ended
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def become_reaper() -> None:

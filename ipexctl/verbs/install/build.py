@@ -284,7 +284,7 @@ def switch_environments(
         unknown = yield from _confirm_or_go_back(job, sorted(lost), states, forward=True)
         return confirmed | lost - unknown, unknown
     unknown = yield from _confirm_or_go_back(job, marked, states, forward=False)
-    what = "may have switched and could not be told to go back: install again when it answers"
+    what = "may have switched and did not get the order to go back: install again when it answers"
     text = f"{join_names(sorted(unknown), 8)} {what}"
     yield Message(text, "warning", code="not-switched") if unknown else NOT_SWITCHED
     return set(), unknown
