@@ -19,7 +19,7 @@ from ipexctl.act.context import Context, RecordLocation
 from ipexctl.act.interrupts import Interrupts
 from ipexctl.act.ssh import Links
 from ipexctl.data import read_data
-from ipexctl.decide.diagnosis.cause import KnownErrors, parse_known_errors
+from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_known_errors
 from ipexctl.decide.parsing.amounts import parse_clock
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import complete_failure, make_report

@@ -15,7 +15,7 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.act.packages.sources import Limits
 from ipexctl.act.ssh import Links
-from ipexctl.decide.diagnosis.cause import ErrorMatch, make_diagnosis
+from ipexctl.decide.diagnosis.known_errors import ErrorMatch, make_diagnosis
 from ipexctl.decide.parsing import limit_inventory
 from ipexctl.model.errors import Exit, Hint, UsageError
 from ipexctl.model.events import Event, FindingReported, Progress, StepEnded

@@ -82,7 +82,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
 @pytest.mark.parametrize(
     "fault",
     [
-        ("ipexctl.decide.run.lines", "Demux.feed", "tick 3"),
+        ("ipexctl.decide.run.demux", "Demux.feed", "tick 3"),
         ("ipexctl.protocol.frames", "unpack_frame", "tick 3"),
     ],
     ids=["decision", "reader thread"],

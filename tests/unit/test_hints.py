@@ -19,7 +19,7 @@ from ipexctl.cli.command import make_model
 from ipexctl.cli.command_options import find_model
 from ipexctl.data import read_data
 from ipexctl.decide.checks.catalogue import parse_catalogue
-from ipexctl.decide.diagnosis.cause import ErrorMatch, make_diagnosis
+from ipexctl.decide.diagnosis.known_errors import ErrorMatch, make_diagnosis
 from ipexctl.loop import read_known_errors
 from ipexctl.model.errors import ON_HOSTS, WITH_VENV, Hint, advise, complete_hint
 from tests.tables import read_table
@@ -88,7 +88,7 @@ def advised() -> Iterator[tuple[str, list[str]]]:
 ADVISED = [*advised()]
 _VALUES = {"--mpi": "mpich"}  # of options that do not take any text
 # Where the words are made, read from a table, or the user's own.
-ELSEWHERE = {"verbs/examples.py", "decide/diagnosis/cause.py", "verbs/common/select.py"}
+ELSEWHERE = {"verbs/examples.py", "decide/diagnosis/known_errors.py", "verbs/common/select.py"}
 
 
 @pytest.mark.parametrize(("where", "words"), ADVISED, ids=lambda value: value if isinstance(value, str) else "")

@@ -8,7 +8,8 @@ from typing import Any, Literal, cast
 from ipexctl.decide.diagnosis import stack_traces
 from ipexctl.decide.diagnosis.collectives import describe_collectives, find_awaited, have_mismatch
 from ipexctl.decide.diagnosis.worlds import describe_rendezvous, describe_worlds, find_hopeless_rendezvous
-from ipexctl.decide.run.lines import Demux, LineHolder, Piece
+from ipexctl.decide.run.demux import Demux, Piece
+from ipexctl.decide.run.lines import LineHolder
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.json_values import select_attributes

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from ipexctl.decide.diagnosis.cause import Cause, KnownErrors, find_cause
+from ipexctl.decide.diagnosis.cause import Cause, find_cause
+from ipexctl.decide.diagnosis.known_errors import KnownErrors
 from ipexctl.decide.run.lines import drop_overwritten
 from ipexctl.decide.run.slowdown import find_script_word, make_command_without
 from ipexctl.model import events as e

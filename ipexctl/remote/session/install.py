@@ -377,9 +377,8 @@ class InstallSession(relay.FileRelay):
                     continue
                 removed.append(id)
         if removed:
-            relay.remove_path(
-                os.path.join(self.base, "cache")
-            )  # what uv kept for them; the one in the home is the user's
+            # What uv kept for them; the cache in the home is the user's.
+            relay.remove_path(os.path.join(self.base, "cache"))
         if not self.active and os.path.isdir(os.path.join(self.base, "wheels")):
             removed.append("wheels")
         relay.remove_path(os.path.join(self.base, "wheels"))

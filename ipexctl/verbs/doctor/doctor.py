@@ -5,42 +5,37 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING
 
-from ipexctl.act.context import Context, Emit, run_on_hosts
+from ipexctl.act.context import Context
 from ipexctl.act.inputs import expand_home, read_input
-from ipexctl.act.sessions import Session, load_session_file
 from ipexctl.data import read_data
-from ipexctl.decide.checks.benchmarks import FIGURES, judge_speeds, merge_best_figures
+from ipexctl.decide.checks.benchmarks import judge_speeds
 from ipexctl.decide.checks.catalogue import Catalogue, explain_finding, parse_catalogue
 from ipexctl.decide.checks.cluster import Cluster
 from ipexctl.decide.checks.connectivity import ConnectivityReport, check_connectivity
 from ipexctl.decide.checks.network import is_one_machine, select_interfaces
 from ipexctl.decide.checks.processor import find_common_level, recommend_settings
 from ipexctl.decide.checks.run_checks import run_checks
-from ipexctl.decide.checks.software import check_imports, needs_import_check
+from ipexctl.decide.checks.software import check_imports
 from ipexctl.decide.checks.system import LOOKED_UP
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle
 from ipexctl.decide.launch.tuning import name_wins
-from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.answers import doctor as answers
-from ipexctl.model.answers.doctor import HostSpeed, LinkSpeed, SpeedCheck
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, choose_exit, complete_hint, split_results
 from ipexctl.model.events import FactsRead, FindingReported, HostFailed, Message, Started, Workflow, finish_verb
 from ipexctl.model.facts import Facts
-from ipexctl.model.hosts import Command, Host, Inventory, Link, LinkError
+from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.reports import Finding
 from ipexctl.model.tasks import Doctor, Run
 from ipexctl.model.text import pluralize, printable
-from ipexctl.protocol.codec import DamagedError, decode, load_object
-from ipexctl.protocol.session import Figures, ImportReport
 from ipexctl.store.private_files import make_private_directories
 from ipexctl.verbs.common.pages import save_doctor_record
 from ipexctl.verbs.common.probe import load_releases, load_uarchs, probe_hosts
 from ipexctl.verbs.common.select import list_flags, make_started
-from ipexctl.verbs.doctor.host_sessions import HostSessions, find_pythons
+from ipexctl.verbs.doctor.host_bench import measure_host_speeds
+from ipexctl.verbs.doctor.import_check import try_imports
 from ipexctl.verbs.doctor.network_check import check_network
 
 if TYPE_CHECKING:  # most looks neither fix nor measure, and both know much
@@ -211,92 +206,3 @@ def _save_bundles(directory: Path, bundles: Mapping[str, ProbeOutput]) -> str:
     except OSError as error:
         raise UsageError(f"cannot save bundles in {directory}", reasons=[str(error)], exit=Exit.RECORD) from None
     return f"saved {pluralize(len(bundles), 'host')} in {directory}"
-
-
-_IMPORT_TIMEOUT = 60.0  # seconds: torch from a cold network file system is slow
-_ANSWER = "ipexctl-verify "
-
-
-def try_imports(
-    inventory: Inventory, facts: Mapping[str, Facts], context: Context, *, everywhere: bool = False
-) -> Workflow[dict[str, tuple[str, ...]]]:
-    """Host → what went wrong when its Python imported torch and what is installed beside it, empty where all is well.
-    Hosts that were not tried are left out: those without torch, and (unless ``everywhere``) those without a doubt."""
-    all_envs = {name: env for name, fact in facts.items() if (env := fact.installed) and env.exists}
-    with_torch = {name: env for name, env in all_envs.items() if "torch" in env.packages}
-    envs = {name: env for name, env in with_torch.items() if everywhere or needs_import_check(env)}
-    hosts = [host for host in inventory if host.name in envs]
-    if not hosts:
-        return {}
-    script = load_session_file("verify.py").encode()
-
-    def attempt(link: Link, emit: Emit) -> tuple[str, ...]:
-        env = envs[link.host.name]
-        ipex = get_public_version(env.packages.get("intel-extension-for-pytorch", ""))
-        argv = (f"{env.venv}/bin/python", "-I", "-", json.dumps({"ipex": ipex, "step": False}))
-        try:
-            done = link.run(Command(argv, stdin=script, timeout=_IMPORT_TIMEOUT))
-        except LinkError as error:
-            return (f"import: {error.failure.what}",)
-        answer = next((line for line in reversed(done.text.splitlines()) if line.startswith(_ANSWER)), None)
-        if answer is None:
-            return (f"the import ended the process with status {done.status}: {done.get_tail(1)}",)
-        try:
-            report = decode(ImportReport, load_object(answer.removeprefix(_ANSWER).encode()))
-        except DamagedError:
-            return ("unexpected response of the import check",)
-        return tuple(printable(problem, 300) for problem in report.problems)
-
-    done = yield from run_on_hosts(
-        context, hosts, "import", attempt, outcome=lambda problems: ("ok", problems[0] if problems else "")
-    )
-    return {host: result for host, result in done.items() if isinstance(result, tuple)}
-
-
-MEASURE_SECONDS = 1.2  # seconds of each of the three figures of a host
-_SILENCE_TIMEOUT = 90.0  # seconds: torch from a cold disk takes its time to load
-
-
-def measure_host_speeds(
-    inventory: Inventory, facts: Mapping[str, Facts], network: ConnectivityReport, context: Context
-) -> Workflow[SpeedCheck]:
-    """How fast the hosts are; the rates between them are those of ``network``. Nothing stays on the hosts: the sessions
-    are closed here."""
-    pythons = find_pythons(facts)
-    missed = {host: "no Python to measure with" for host in facts if host not in pythons}
-    hosts = [host for host in inventory if host.name in pythons]
-    together = replace(context, bound=max(context.bound, len(hosts)))  # they work, we only wait
-    # Hosts of one computer are measured one after another, or each would be called slow for the others.
-    turns = {_identify_machine(host, facts): Lock() for host in pythons}
-
-    def compute(host: str, session: Session) -> HostSpeed:
-        with turns[_identify_machine(host, facts)]:
-            return _build_host_speed(host, facts[host], session.call("compute", Figures, seconds=MEASURE_SECONDS))
-
-    with HostSessions(together, "bench", pythons, _SILENCE_TIMEOUT) as sessions:
-        speeds, unmeasured = yield from sessions.run(hosts, "measure", compute)
-        missed |= unmeasured
-        behind = {hit.host for hit in judge_speeds(SpeedCheck(tuple(speeds.values()))) if hit.code == "SPD001"}
-        if behind:  # nobody is called slow for one bad moment
-            slow_hosts = [host for host in hosts if host.name in behind]
-            again, _ = yield from sessions.run(slow_hosts, "measure again", compute)
-            speeds |= {host: merge_best_figures(speeds[host], second) for host, second in again.items()}
-    pairs = (LinkSpeed(pair.source, pair.target, pair.rtt, pair.rate) for pair in network.pairs if pair.rate)
-    return SpeedCheck(tuple(speeds.values()), tuple(pairs), missed)
-
-
-def _identify_machine(host: str, facts: Mapping[str, Facts]) -> str:
-    """Containers, and the hosts of a lab, share the computer that booted once."""
-    return facts[host].boot_id or host
-
-
-def _build_host_speed(host: str, fact: Facts, figures: Figures) -> HostSpeed:
-    why = printable(figures.why, 400)
-    if why and not (fact.installed and fact.installed.exists):
-        why = "no environment there: no matrix products"
-    elif why:
-        why = f"torch does not load: {why}"
-    torch = printable(figures.torch, 80) if figures.torch else None
-    method = "triad" if figures.method == "triad" else "copy"
-    spread = {name: value for name, value in figures.spread.items() if name in FIGURES}
-    return HostSpeed(host, **figures._replace(torch=torch, method=method, spread=spread, why=why)._asdict())

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from ipexctl.decide.diagnosis.cause import KnownError, collect_evidence, make_diagnosis, match_evidence
+from ipexctl.decide.diagnosis.evidence import collect_evidence
+from ipexctl.decide.diagnosis.known_errors import KnownError, make_diagnosis, match_evidence
 from ipexctl.loop import read_known_errors
 from ipexctl.model.reports import Diagnosis, RankOutcome
 from tests.tables import read_table

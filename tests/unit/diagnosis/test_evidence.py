@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ipexctl.decide.diagnosis.cause import collect_evidence, match_evidence
+from ipexctl.decide.diagnosis.evidence import collect_evidence
+from ipexctl.decide.diagnosis.known_errors import match_evidence
 from ipexctl.loop import read_known_errors
 from ipexctl.model.reports import RankOutcome
 

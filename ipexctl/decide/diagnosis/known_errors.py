@@ -1,0 +1,89 @@
+"""The catalogue of known errors in ``ipexctl/data/errors.toml``, and which of them evidence is known as."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from ipexctl.decide.diagnosis.evidence import Evidence, RaisedException
+from ipexctl.model.errors import Hint, advise
+from ipexctl.model.json_values import Record, field
+from ipexctl.model.reports import Diagnosis
+from ipexctl.model.toml import Table
+
+_PATTERNS = ("pattern", "raised_in")
+_SEARCHED_LENGTH = 1 << 16  # letters of each text
+_LINE_LIMIT = 1000  # letters of a line: no pattern may take long over one that has no end
+
+
+class KnownError(Record):
+    """One entry: `pattern` is searched in what was written, `raised_in` in the files of the exception's stack, `signal`
+    is the one that ended the rank (0: any way). A `symptom` is the consequence of what happened to another rank."""
+
+    code: str
+    pattern: re.Pattern[str]
+    title: str
+    why: str
+    fix: str = ""  # else the command
+    raised_in: re.Pattern[str] | None = None
+    signal: int = 0
+    command: str = ""
+    symptom: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)  # words of the message → those to say instead
+
+
+KnownErrors = Sequence[KnownError]
+
+
+class ErrorMatch(Record):
+    """An entry that fits: `words` of the groups of its pattern, `line` that shows it."""
+
+    known: KnownError
+    words: Mapping[str, str] = field(default_factory=dict)
+    line: str = ""
+
+
+def parse_known_errors(tables: Sequence[Table], packages: Mapping[str, str]) -> KnownErrors:
+    """Of the program's own tables, the first of which win: a malformed one is a bug. ``packages`` maps modules to what
+    is installed for them."""
+    modules = "|".join(map(re.escape, packages))
+    errors = []
+    for code, item in (item for table in tables for item in table.items()):
+        patterns = {key: re.compile(item[key].replace("{packages}", modules)) for key in _PATTERNS if key in item}
+        names = packages if "{packages}" in item["pattern"] else {}
+        errors.append(KnownError(code, **{**item, **patterns, "names": names}))
+    return tuple(errors)
+
+
+def match_evidence(errors: KnownErrors, evidence: Evidence) -> ErrorMatch | None:
+    """Returns what the strongest of this evidence is known as; weaker evidence never decides instead of it."""
+    if evidence.exceptions:
+        return next(filter(None, (_search(errors, raised) for raised in evidence.exceptions)), None)
+    for known in errors:
+        if evidence.signal and known.signal == evidence.signal:
+            return ErrorMatch(known)
+    return _search(errors, RaisedException(evidence.output))
+
+
+def make_diagnosis(match: ErrorMatch, host: str = "") -> Diagnosis:
+    """Returns the match in words. ``host`` is one of the run, whose environment an advised install keeps."""
+    known = match.known
+
+    def fill(text: str) -> str:
+        return re.sub(r"\{(\w+)\}", lambda name: match.words.get(name[1], name[0]), text)
+
+    command: Hint | str = advise(*map(fill, shlex.split(known.command)[1:])) if known.command else ""
+    if isinstance(command, Hint) and host:
+        command = command.keep_installed(host)
+    return Diagnosis(known.code, fill(known.title), fill(known.why), fill(known.fix) or command, match.line, command)
+
+
+def _search(errors: KnownErrors, raised: RaisedException) -> ErrorMatch | None:
+    text = "\n".join(line[:_LINE_LIMIT] for line in raised.text[-_SEARCHED_LENGTH:].splitlines())
+    for known in errors:
+        if known.raised_in and not known.raised_in.search(raised.files):
+            continue
+        if match := known.pattern.search(text):
+            words = {name: known.names.get(word, word) for name, word in match.groupdict("?").items()}
+            line = text[: match.start()].rpartition("\n")[2] + text[match.start() :].partition("\n")[0]
+            return ErrorMatch(known, words, line.strip()[:500])
+    return None
