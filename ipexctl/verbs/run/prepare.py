@@ -8,12 +8,12 @@ import os
 import posixpath
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from getpass import getuser
 from pathlib import Path
 
-from ipexctl.act.context import Context, run_on_hosts
+from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_script
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.data import read_data
@@ -22,19 +22,19 @@ from ipexctl.decide.checks.network import InterfaceChoice, select_interfaces
 from ipexctl.decide.launch import accelerate, mpi_launchers
 from ipexctl.decide.launch.build import build_launch, identify_machines
 from ipexctl.decide.launch.checkpoints import describe_unread_checkpoint
-from ipexctl.decide.launch.environment import SYSTEM_PATH, HostRuntime
-from ipexctl.decide.launch.programs import FIND_MODULE, FIND_PROGRAM, Start, wrap_start
+from ipexctl.decide.launch.environment import HostRuntime
+from ipexctl.decide.launch.programs import Start, wrap_start
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
 from ipexctl.decide.migration import describe_gpu_needs, parse_rules
 from ipexctl.decide.planning.sync import choose_destination, join_part
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.decide.releases.resolve import require_one_architecture
-from ipexctl.decide.releases.runtime import Runtime, build_runtime
-from ipexctl.model.errors import Failure, Kind, Note, UsageError, advise, split_results
+from ipexctl.decide.releases.runtime import build_runtime
+from ipexctl.model.errors import Failure, Note, split_results
 from ipexctl.model.events import HostFailed, Message, Workflow
 from ipexctl.model.facts import Facts
-from ipexctl.model.hosts import Command, Host, Inventory, Link, LinkError
+from ipexctl.model.hosts import Command, Host, Inventory, LinkError
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Setting
 from ipexctl.model.stack import MpiLauncher
@@ -49,6 +49,7 @@ from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import suggest_limit
 from ipexctl.verbs.files.sync import sync
 from ipexctl.verbs.run.attempt import LaunchAttempt
+from ipexctl.verbs.run.programs import find_local_module, find_programs
 from ipexctl.verbs.run.request import RunRequest
 
 _log = logging.getLogger(__name__)
@@ -233,10 +234,8 @@ def _check_imports(
     project, start = request.project, request.starts[0]
     paths = project.list_import_paths()
     text, own = read_script(script, *(project.root / path for path in paths))
-    installed, table = (
-        facts[head.name].installed,
-        script_imports.parse_import_table(parse_toml(read_data("imports.toml"))),
-    )
+    installed = facts[head.name].installed
+    table = script_imports.parse_import_table(parse_toml(read_data("imports.toml")))
     lines = script_imports.find_doubtful_imports(text, own, installed.packages, table) if installed else {}
     if not lines or installed is None or installed.marker is None:
         return ()
@@ -274,76 +273,3 @@ def _make_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime
         _join_workdir(prepared.request, place),
         tuple(join_part(place, path) for path in project.list_import_paths()),
     )
-
-
-def find_local_module(name: str) -> Path | None:
-    """Returns the file below the current directory that ``-m`` starts, if there is one."""
-    base = Path(*name.split("."))
-    files = (base / "__main__.py", base.with_suffix(".py"))
-    return next((file for file in files if file.is_file()), None)
-
-
-def find_programs(
-    starts: Sequence[Start], inventory: Inventory, context: Context, facts: Mapping[str, Facts]
-) -> Workflow[tuple[Start, ...] | None]:
-    """Returns what is started, with what the hosts say of it; None where a host lacks it. Raises `UsageError` for a
-    file here that has the name of a program of the environment."""
-    of_host = {host.name: starts[0 if host is inventory.head else -1] for host in inventory}
-    asked = [host for host in inventory if _must_ask(of_host[host.name])]
-
-    def find(link: Link, _: object) -> bool | Failure | None:
-        host = link.host.name
-        installed = facts[host].installed
-        runtime = build_runtime(installed.marker if installed else None)
-        if of_host[host].kind == "module":
-            return _find_module(link, of_host[host].name, runtime)
-        return _find_program(link, of_host[host], runtime)
-
-    found = yield from run_on_hosts(context, asked, "look for the program", find)
-    if any(isinstance(result, Failure) for result in found.values()):
-        return None
-    known = []
-    for start, host in zip(starts, (inventory.names[0], inventory.names[-1]), strict=False):
-        if start.is_ambiguous and found[host] is not None:
-            what = f"{printable(start.name, 200)} is a file here, and a program of the environment"
-            raise UsageError(what, hint=advise("run", f"./{start.name}", text="the file:"))
-        known.append(replace(start, is_python=found[host] is True) if start.kind == "env" else start)
-    return tuple(known)
-
-
-def _must_ask(start: Start) -> bool:
-    return (
-        bool(start.program) or start.is_ambiguous or (start.kind == "module" and find_local_module(start.name) is None)
-    )
-
-
-def _find_module(link: Link, name: str, runtime: Runtime) -> bool | Failure:
-    if link.run(Command((runtime.python, "-c", FIND_MODULE, name), timeout=_INTERPRETER_TIMEOUT)).ok:
-        return True
-    what = f"the environment has no module {printable(name, 200)} to start, nor is it below {Path.cwd()}"
-    hint = advise("install", "--with", name.partition(".")[0])
-    return Failure(link.host.name, Kind.STEP, what, hint, "no-module")
-
-
-def _find_program(link: Link, start: Start, runtime: Runtime) -> bool | Failure | None:
-    """Returns whether it is Python; None of a file that is no program's."""
-
-    def find(name: str, *path: str) -> str:
-        return link.run(
-            Command(("find-program", ":".join(path), name), FIND_PROGRAM, timeout=_INTERPRETER_TIMEOUT)
-        ).text.strip()
-
-    if start.is_ambiguous and (answer := find(start.name, *runtime.path)):
-        return answer == "python"
-    path = runtime.path if start.kind == "env" else (*runtime.path, *SYSTEM_PATH)
-    answer = find(start.program, *path) if start.program else "none"
-    if answer:
-        return None if start.is_file else answer == "python"
-    name = printable(start.program, 200)
-    what, hint = f"the host has no program {name}", "give its absolute path, or install it on the host"
-    if start.is_file:
-        line = f"line 1 of {printable(start.name, 200)}"
-        what, hint = f"{what}, which {line} names", f"install it on the host, or change {line}"
-    elif start.kind == "env":
-        what, hint = f"the environment has no program {name}", f"--program {name} starts one of the hosts"
-    return Failure(link.host.name, Kind.STEP, what, hint, "no-program")

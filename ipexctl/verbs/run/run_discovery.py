@@ -20,6 +20,8 @@ from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.run.watch import RunWatcher
 
 LEADERLESS = "leaderless"  # as in `RunRow`
+_WAIT_LIMIT = 300.0  # seconds for a leader
+_TURNS_TIME = 10.0  # seconds in which hosts take their turns in taking the leader's place
 _KNOWLEDGE = {"gone": 0, LEADERLESS: 1}  # states of a run of which another host knows more
 
 
@@ -75,7 +77,7 @@ def _list_away(run: DiscoveredRun, runs: Sequence[DiscoveredRun]) -> dict[str, s
 def await_leader(run: DiscoveredRun, inventory: Inventory, context: Context) -> Workflow[DiscoveredRun]:
     """The run as soon as one of its hosts leads it, which takes a lease and some seconds if one will; else as it is."""
     hosts = Inventory(tuple(inventory[name] for name in run.away), inventory.source)
-    patience = min(2 * run.row.lease, _LONGEST_WAIT) + _TURNS
+    patience = min(2 * run.row.lease, _WAIT_LIMIT) + _TURNS_TIME
     text = f"no host leads run {run.row.run} at this moment: one may within {patience:.0f} s"
     yield Message(text, code=LEADERLESS)
     until = time.monotonic() + patience
@@ -86,10 +88,6 @@ def await_leader(run: DiscoveredRun, inventory: Inventory, context: Context) -> 
             return led[0]
         time.sleep(1.0)
     return run
-
-
-_LONGEST_WAIT = 300.0  # seconds
-_TURNS = 10.0  # seconds, for hosts to take their turns in taking the leader's place
 
 
 def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -> DiscoveredRun:

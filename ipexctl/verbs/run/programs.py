@@ -1,0 +1,88 @@
+"""Whether each host has the program or the module that a run starts there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ipexctl.act.context import Context, run_on_hosts
+from ipexctl.decide.launch.environment import SYSTEM_PATH
+from ipexctl.decide.launch.programs import FIND_MODULE, FIND_PROGRAM, Start
+from ipexctl.decide.releases.runtime import Runtime, build_runtime
+from ipexctl.model.errors import Failure, Kind, UsageError, advise
+from ipexctl.model.events import Workflow
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Command, Inventory, Link
+from ipexctl.model.text import printable
+
+_TIMEOUT = 20.0  # seconds: the first start of an interpreter from a cold network file system
+
+
+def find_local_module(name: str) -> Path | None:
+    """Returns the file below the current directory that ``-m`` starts, if there is one."""
+    base = Path(*name.split("."))
+    files = (base / "__main__.py", base.with_suffix(".py"))
+    return next((file for file in files if file.is_file()), None)
+
+
+def find_programs(
+    starts: Sequence[Start], inventory: Inventory, context: Context, facts: Mapping[str, Facts]
+) -> Workflow[tuple[Start, ...] | None]:
+    """Returns what is started, with what the hosts say of it; None where a host lacks it. Raises `UsageError` for a
+    file here that has the name of a program of the environment."""
+    of_host = {host.name: starts[0 if host is inventory.head else -1] for host in inventory}
+    asked = [host for host in inventory if _must_ask(of_host[host.name])]
+
+    def find(link: Link, _: object) -> bool | Failure | None:
+        host = link.host.name
+        installed = facts[host].installed
+        runtime = build_runtime(installed.marker if installed else None)
+        if of_host[host].kind == "module":
+            return _find_module(link, of_host[host].name, runtime)
+        return _find_program(link, of_host[host], runtime)
+
+    found = yield from run_on_hosts(context, asked, "look for the program", find)
+    if any(isinstance(result, Failure) for result in found.values()):
+        return None
+    known = []
+    for start, host in zip(starts, (inventory.names[0], inventory.names[-1]), strict=False):
+        if start.is_ambiguous and found[host] is not None:
+            what = f"{printable(start.name, 200)} is a file here, and a program of the environment"
+            raise UsageError(what, hint=advise("run", f"./{start.name}", text="the file:"))
+        known.append(replace(start, is_python=found[host] is True) if start.kind == "env" else start)
+    return tuple(known)
+
+
+def _must_ask(start: Start) -> bool:
+    return (
+        bool(start.program) or start.is_ambiguous or (start.kind == "module" and find_local_module(start.name) is None)
+    )
+
+
+def _find_module(link: Link, name: str, runtime: Runtime) -> bool | Failure:
+    if link.run(Command((runtime.python, "-c", FIND_MODULE, name), timeout=_TIMEOUT)).ok:
+        return True
+    what = f"the environment has no module {printable(name, 200)} to start, nor is it below {Path.cwd()}"
+    hint = advise("install", "--with", name.partition(".")[0])
+    return Failure(link.host.name, Kind.STEP, what, hint, "no-module")
+
+
+def _find_program(link: Link, start: Start, runtime: Runtime) -> bool | Failure | None:
+    """Returns whether it is Python; None of a file that is no program's."""
+
+    def find(name: str, *path: str) -> str:
+        return link.run(Command(("find-program", ":".join(path), name), FIND_PROGRAM, timeout=_TIMEOUT)).text.strip()
+
+    if start.is_ambiguous and (answer := find(start.name, *runtime.path)):
+        return answer == "python"
+    path = runtime.path if start.kind == "env" else (*runtime.path, *SYSTEM_PATH)
+    answer = find(start.program, *path) if start.program else "none"
+    if answer:
+        return None if start.is_file else answer == "python"
+    name = printable(start.program, 200)
+    what, hint = f"the host has no program {name}", "give its absolute path, or install it on the host"
+    if start.is_file:
+        line = f"line 1 of {printable(start.name, 200)}"
+        what, hint = f"{what}, which {line} names", f"install it on the host, or change {line}"
+    elif start.kind == "env":
+        what, hint = f"the environment has no program {name}", f"--program {name} starts one of the hosts"
+    return Failure(link.host.name, Kind.STEP, what, hint, "no-program")
