@@ -198,8 +198,10 @@ def runs(context: Context, flags: options.RunsFlags) -> Workflow:
 def support(context: Context, flags: options.SupportFlags) -> Workflow:
     """Pack a saved run for a maintainer, without secrets. What goes in is listed first."""
     from ipexctl.model.errors import UsageError, advise
+    from ipexctl.verbs.run.replay import find_saved_run
     from ipexctl.verbs.run.support import support
 
+    find_saved_run(context.state / "runs", flags.run)  # one that does not exist is refused before a question
     asking = not (flags.yes or flags.dry_run)
     if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
         what = "support asks before it writes, which needs a terminal"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
 from shutil import get_terminal_size
@@ -29,10 +29,11 @@ _VALUE_LIKENESS = 0.6  # least likeness of a value and the one it is taken for: 
 _SECOND_WORDS = {"lint": "play", "why": "stacks", "up": "lab", "down": "lab", "demo": "lab"}  # and what is before them
 _OTHER_NAMES = {  # of commands, and what they are called here
     "compare": "report", "diff": "report", "show": "report", "status": "ps", "kill": "stop", "sweep": "run",
-    "version": "--version",
+    "start": "run", "train": "run", "launch": "run", "version": "--version",
 }  # fmt: skip
 _OTHER_VALUES = {"nccl": "auto", "xccl": "auto", "mpi": "impi", "oneccl": "ccl"}  # of options, and which is meant
-_LAUNCH_OPTIONS = {"ranks": "-n", "ppn": "--ppn", "hosts": "--hosts", "hostfile": "-f", "nodes": ""}  # by their meaning
+# By their meaning; "" is left out.
+_LAUNCH_OPTIONS = {"ranks": "-n", "ppn": "--ppn", "hosts": "--hosts", "hostfile": "-f", "nodes": "", "own": ""}
 _NAME_LIKENESS = 0.75  # the same of options and commands: those that are less alike mean other things
 
 
@@ -120,9 +121,10 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
         meant = _OTHER_NAMES.get(error.word) or find_nearest(error.word, error.names, _NAME_LIKENESS)
         is_own = meant in error.names or (meant == "--version" and verb == "ipexctl")
         better = replace_word(words, error.word, meant if is_own else None)
-        if (command := _SECOND_WORDS.get(error.word)) in error.names:
+        command = "run" if error.word.endswith(".py") else _SECOND_WORDS.get(error.word)
+        if command in error.names:
             at = words.index(error.word)
-            better = [*words[:at], command, *words[at:]]
+            better = [*words[:at], str(command), *words[at:]]
         reasons = [] if better else [f"commands: {', '.join(error.names)}"]
     elif isinstance(error, NeedlessWords):
         sentence = f"{verb} takes no argument {', '.join(map(repr, error.words))}"
@@ -146,6 +148,9 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
             if better is None and starts_script:
                 better = _move_behind_script(words, error.option_name)
                 reasons = ["options of the script stand after it"] if better else []
+            elif better is None and verb == "ipexctl":
+                better = _move_command_first(words, error.ctx.command.commands)
+                reasons = ["options of a command stand after it"] if better else []
     elif hasattr(error, "option_name"):
         param = next((each for each in error.ctx.command.params if error.option_name in each.opts), None)
         if param is None or param.is_flag or param.count:
@@ -197,14 +202,17 @@ def _translate_launch_options(words: Sequence[str], own: Sequence[str]) -> tuple
     table, foreign, reasons, line = LaunchLines().table, list[str](), list[str](), [*words]
     for word in takewhile(lambda word: not word.endswith(".py"), words):
         name, equal, value = word.partition("=")
-        option = _LAUNCH_OPTIONS.get(table.find_meaning(name)) if name[:1] == "-" and name not in own else None
-        if option not in ("", *own):
+        if name[:1] != "-" or name in own:
+            continue
+        at, meaning = line.index(word), table.find_meaning(name)
+        option = _LAUNCH_OPTIONS.get(meaning)
+        if not equal:
+            value = "".join(line[at + 1 : at + 2])
+        if option not in ("", *own) or (meaning in {"ranks", "ppn"} and not value.isdigit()):
             continue
         foreign.append(name)
-        at = line.index(word)
-        line[at : at + 1] = [name, value] if equal else [name]
-        line[at : at + 2] = [option, *line[at + 1 : at + 2]] if option else []
-        if not option:
+        line[at : at + 1 if equal else at + 2] = [option, value] if option else []
+        if meaning == "nodes":
             reasons = ["the hosts are all of the hostfile, or those of --hosts or --limit"]
     return foreign, reasons, line
 
@@ -283,6 +291,12 @@ def _move_behind_script(words: Sequence[str], option: str) -> list[str] | None:
     if script is None:
         return None
     return [*words[:first], words[script], *words[first:script], *words[script + 1 :]]
+
+
+def _move_command_first(words: Sequence[str], commands: Collection[str]) -> list[str] | None:
+    """The command line with the name of its command before all else; None without one."""
+    at = next((at for at, word in enumerate(words) if word in commands), None)
+    return None if at is None else [words[at], *words[:at], *words[at + 1 :]]
 
 
 def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:

@@ -11,7 +11,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.plays import Play
 from ipexctl.model.text import pluralize, printable
 from ipexctl.verbs.common.select import Permits, read_play_hosts, read_playbook
-from ipexctl.verbs.play.play import expand_step_paths, find_unusable_files
+from ipexctl.verbs.play.play import expand_step_paths, find_errors
 
 
 def lint(
@@ -33,16 +33,16 @@ def lint(
             strict = len(files) == 1
             book = read_playbook(file, environ=environ, cwd=cwd, variables=variables, strict=strict, permits=permits)
             unknown -= book.variables
-            unusable = [*find_unusable_files([*map(expand_step_paths, book.steps)])]
+            found = [*find_errors([*map(expand_step_paths, book.steps)])]
             inventory = _read_hosts(book, cwd)
         except UsageError as refused:
             errors += [(reason, refused.hint) for reason in refused.reasons or (refused.sentence,)]
             unknown.clear()  # this playbook may know them
             continue
-        errors += [(reason, None) for reason in unusable]
+        errors += [(reason, None) for reason in found]
         warnings += book.warnings
         hosts = len(inventory) if inventory else None
-        good += [] if unusable else [LintedPlaybook(printable(file, 300), len(book.steps), hosts)]
+        good += [] if found else [LintedPlaybook(printable(file, 300), len(book.steps), hosts)]
     errors += [(f"the playbooks have no variable '{printable(name)}'", None) for name in sorted(unknown)]
     if errors:
         reasons, hints = [reason for reason, _ in errors], {hint for _, hint in errors}

@@ -25,11 +25,12 @@ from ipexctl.model.hub import is_of_hub
 from ipexctl.model.json_values import Record
 from ipexctl.model.plays import TOGETHER, Play, Step
 from ipexctl.model.reports import CommandReport
-from ipexctl.model.text import join_names, printable
+from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import FAILED, list_flags
 from ipexctl.verbs.files.project import find_project
 from ipexctl.verbs.install.requirements import find_unfit_requirements
+from ipexctl.verbs.run.request import check_options
 
 
 class PlayOptions(Record):
@@ -86,8 +87,9 @@ def play(
     options = options or PlayOptions()
     steps = keep_excluded(tuple(map(expand_step_paths, options.select_steps(book))))
     chosen = [_limit_hosts(step, inventory) for step in steps]
-    if unusable := [*find_unusable_files(steps)]:
-        raise UsageError(f"{printable(book.source, 300)} names files that cannot be used", reasons=unusable)
+    if errors := [*find_errors(steps)]:
+        what = f"{printable(book.source, 300)}: {pluralize(len(errors), 'error')}"
+        raise UsageError(what, reasons=errors)
     requested = tuple(host.name for host in options.limit_hosts(inventory))
     yield e.Started("play", book.name or book.source, requested, selection_flags=list_flags(inventory, None))
     for warning in book.warnings:
@@ -162,13 +164,19 @@ def keep_excluded(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return tuple(kept)
 
 
-def find_unusable_files(steps: Sequence[Step]) -> Iterator[str]:
-    """One sentence for each file or directory of this machine that a step reads and that does not exist, or is of the
-    wrong kind, and for each requirement that would have to be built. Steps after a fetch are not checked: it may bring
-    their files."""
+def find_errors(steps: Sequence[Step]) -> Iterator[str]:
+    """Yields one sentence for each file or directory of this machine that a step reads and that does not exist, or is
+    of the wrong kind, for each run whose options contradict each other, and for each requirement that would have to be
+    built. Steps after a fetch are not checked: it may bring their files."""
     for step in steps:
         if isinstance(step.task, tasks.Fetch):
             return
+        if isinstance(step.task, tasks.Run):
+            try:
+                check_options(step.task)
+            except UsageError as error:
+                reasons = [error.sentence, *error.reasons, *filter(None, [error.hint])]
+                yield f"{step.locate('run')}: run: {'; '.join(reasons)}"
         for key, path in _list_inputs(step.task):
             location = f"{step.locate(key)}: {step.action}.{key} {printable(path, 300)}"
             file = Path(path)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.act.inputs import read_env_file, read_input, read_stdin, suggest_file
-from ipexctl.data import read_data
 from ipexctl.decide.launch import instances, mpi_launchers
 from ipexctl.decide.launch.checkpoints import find_checkpoint_directory, find_resume_words
 from ipexctl.decide.launch.environment import parse_user_env
@@ -58,22 +57,27 @@ def read_request(task: Run, environ: Mapping[str, str], *, dry: bool, emit: str 
         hint = "leave out --engine, and give its whole command line with --per-host"
         raise UsageError(f"--engine {task.engine} starts a Python file or a module on all hosts", hint=hint)
     script = Path(starts[0].name) if starts[0].is_file else Path()
-    _check_restarts(task)
+    check_options(task)
     task, resume = _find_checkpoints(task, starts[0])
-    if task.profile:
-        from ipexctl.decide.profile.steps import parse_profile_steps
-
-        parse_profile_steps(task.profile)
     if emit and task.stdin is not None:
         hint = "leave it out, and give rank 0 its input by the launcher's own option"
         raise UsageError(f"--stdin does not fit --emit {emit}: nothing of it would be written", hint=hint)
-    instances.check_options(task)
-    mpi_launchers.parse_ports(task.port_range)
     env_files = {name: read_env_file(name) for name in task.env_file}
     settings = parse_user_env(task.env, env_files, task.pass_env, environ)
     config, stdin = _read_accelerate_config(task, emit), b"" if dry or emit else read_stdin(task.stdin)
     project = find_project(script, task.project, task.exclude)
     return RunRequest(task, script, starts, engine, project, settings, environ, config, stdin, dry, emit, resume)
+
+
+def check_options(task: Run) -> None:
+    """Raises `UsageError` for options that contradict each other, or whose values have a wrong form."""
+    _check_restarts(task)
+    if task.profile:
+        from ipexctl.decide.profile.steps import parse_profile_steps
+
+        parse_profile_steps(task.profile)
+    instances.check_options(task)
+    mpi_launchers.parse_ports(task.port_range)
 
 
 def _find_checkpoints(task: Run, start: Start) -> tuple[Run, tuple[str, ...]]:
@@ -179,20 +183,24 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
 
 def _refuse_launcher(word: str, line: str, args: tuple[str, ...]) -> None:
     """Raises `UsageError` for a program or module that starts ranks by itself; ``line`` begins its own launch line."""
-    from ipexctl.decide.launch.launch_table import parse_launch_table
+    from ipexctl.verbs.migrate import LaunchLines
 
     engines = {engine.program: name for name, engine in read_engines().items()}
-    table = parse_launch_table(read_data("launchers.toml"))
-    known, module = table.find_program((word, *args)), table.modules.get(" ".join((word, *args[:1])))
+    lines = LaunchLines()
+    known, module = lines.table.find_program((word, *args)), lines.table.modules.get(" ".join((word, *args[:1])))
     kind = "" if known is None else known[0].kind
     if not module and word not in engines and kind not in {"mpi", "slurm", "agent", "refused"}:
         return
     engine = engines.get(word if known is None else known[0].name)
-    begin = (number for number, arg in enumerate(args) if arg == "-m" or Path(arg).is_file())
-    script = args[next(begin, len(args)) :] or ("train.py",)
-    words: tuple[str, ...] = ("--from-mpirun", f"{line} {shlex.join(args)}")
-    if engine or kind == "refused":  # which is known by its name alone
-        words = ("--engine", engine, *script) if engine else script
+    begin = next((number for number, arg in enumerate(args) if arg == "-m" or Path(arg).is_file()), len(args))
+    words: tuple[str, ...] = args[begin:] or ("train.py",)
+    if engine:
+        words = ("--engine", engine, *words)
+    launch = f"{line} {shlex.join(args)}"
+    with suppress(UsageError, ValueError):  # what cannot be translated
+        translation = lines.translate_line(launch)
+        if not engine or (begin and not translation.notes):
+            words = ("--from-mpirun", launch)
     if module:
         words = ("-m", module, *args[1:])
     what = f"{printable(word, 200)} starts ranks by itself, and here would be started once for each rank"
