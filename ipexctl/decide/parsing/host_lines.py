@@ -17,6 +17,7 @@ from ipexctl.model.text import printable
 _BLANK = " \t"
 _NONE: Mapping[str, Word] = {}
 _SECTION = re.compile(r"\[[ \t]*([A-Za-z_][^\[\]:]*?)[ \t]*(?::[ \t]*([A-Za-z]+)[ \t]*)?\][ \t]*(?:[#;].*)?")
+_SSH_CONFIG = re.compile(r"(?:[ \t\r]*(?:#.*)?\n)*[ \t]*Host[ \t]+[^ \t=]+[ \t\r]*\n", re.IGNORECASE)
 _KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*")
 _PIECE = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|(\{\{.*?\}\}|[^ \t'"]+)""")
 _QUOTED = re.compile(r"""(?:'([^']*)'|"([^"]*)")[ \t]*(?:#.*)?""")
@@ -29,6 +30,10 @@ def read_host_lines(text: str, source: str, problems: InputErrors) -> HostTree:
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     sections = [_parse_section(line) for line in lines]
     tree = HostTree(problems, any(sections), comments=True, apart="write one host a line")
+    if _SSH_CONFIG.match(text):
+        hint = "write the names of its hosts, one a line: what it says of them is read by itself"
+        problems.add(Origin(source, 1, 1), "the file is an ssh_config, not a hostfile", hint=hint)
+        return tree
     group, kind = "", "hosts"
     for number, (line, section) in enumerate(zip(lines, sections, strict=True), 1):
         origin = Origin(source, number, len(line) - len(line.lstrip(_BLANK)) + 1)
@@ -133,11 +138,12 @@ def _expand_names(tree: HostTree, word: Word, words: dict[str, Word]) -> list[st
             problems.add(at, why, value=host_text, hint=hint)
         else:
             tree.set_key(words, Word("slots", at), Word(slots, at))
-    names = _expand_host(host, origin, problems)
+    names = _expand_host(tree, host, origin)
     return names if len(problems) == before else []
 
 
-def _expand_host(text: str, origin: Origin, problems: InputErrors) -> list[str]:
+def _expand_host(tree: HostTree, text: str, origin: Origin) -> list[str]:
+    problems = tree.problems
     if text.startswith("[") and text.endswith("]") and text.count(":") > 1 and "[" not in text[1:]:
         if validators.is_ipv6(text[1:-1]):
             return [text[1:-1]]
@@ -150,7 +156,7 @@ def _expand_host(text: str, origin: Origin, problems: InputErrors) -> list[str]:
         problems.add(origin, str(error), value=text)
         return []
     if why := next(filter(None, map(validators.host, names)), None):
-        problems.add(origin, why, value=text)
+        problems.add(origin, why, value=text, hint=tree.apart if "," in text else None)
         return []
     return names
 
@@ -178,6 +184,8 @@ def _parse_pairs(tree: HostTree, line: str, i: int, origin: Origin, host: Word) 
             if not hint and not validators.host(bare) and not validators.host(host.text):
                 named = host.text[:1].isdigit() and not bare[:1].isdigit()  # an address, then a name, as in /etc/hosts
                 hint = f"write {bare} address={host.text}" if named else tree.apart
+            if "," in host.text:
+                hint = tree.apart
             tree.problems.add(_shift_origin(origin, i), "word is not key=value", value=bare, hint=hint)
             i += len(bare)
 

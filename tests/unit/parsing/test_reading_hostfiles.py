@@ -310,6 +310,8 @@ def test_yaml_of_more_values_than_any_inventory_has_is_not_read_to_its_end(monke
 
 def test_how_several_hosts_are_written_is_reported_as_it_is_where_they_stand() -> None:
     assert refusal("a b").hint == "write one host a line"
+    assert refusal("a, b, c").hint == "write one host a line"
+    assert refusal("# mine\nHost a\n  User bob\n").sentence == "hosts:1:1: the file is an ssh_config, not a hostfile"
     assert refusal("10.0.0.1 10.0.0.2").hint == "write one host a line"
     assert refusal("10.0.0.1 node0").hint == "write node0 address=10.0.0.1"
     for text in ("a b", "a b c", "10.0.0.1 10.0.0.2"):
