@@ -53,7 +53,8 @@ class Shell:
     def __init__(self, name: str, place: Path) -> None:
         self.argv = ["busybox", "sh"] if name == "busybox" else [name]
         self.script = SCRIPT
-        self.there, self._log, self._bin = place / "home/there", place / "log", place / "bin"
+        self.there, self.log, self._bin = place / "home/there", place / "log", place / "bin"
+        self.log.touch()
         self._bin.mkdir(parents=True)
         self.there.parent.mkdir(mode=0o700)
         for program in PROGRAMS:
@@ -61,7 +62,7 @@ class Shell:
             self.replace(program, f'PATH={os.environ["PATH"]} exec {real} "$@"')
 
     def replace(self, program: str, text: str) -> None:
-        (self._bin / program).write_text(f"#!/bin/sh\necho {program} >>{self._log}\n{text}\n")
+        (self._bin / program).write_text(f"#!/bin/sh\necho {program} >>{self.log}\n{text}\n")
         (self._bin / program).chmod(0o755)
 
     def place(self, stream: bytes, *old: str) -> tuple[int, str]:
@@ -79,8 +80,8 @@ class Shell:
 
     def started(self) -> list[str]:
         """The programs that were started since the last call; not sync, which depends on what others write."""
-        programs = self._log.read_text().split()
-        self._log.unlink()
+        programs = self.log.read_text().split()
+        self.log.write_text("")
         return sorted(program for program in programs if program != "sync")
 
 
@@ -180,7 +181,7 @@ def test_an_earlier_transfer_that_still_waits_is_ended_with_its_session(shell: S
     """In a shared shell the script does not lead its process group, and its tar waits for what never comes."""
     with shell.start(PART + "0123456789ab-1", "-", under=["sh", "-c", '"$@"; true', "shared"]) as earlier:
         until = time.monotonic() + 60
-        while not (parts := list(shell.there.glob(PART + "*"))) or "tar" not in shell.started():
+        while not (parts := list(shell.there.glob(PART + "*"))) or "tar" not in shell.log.read_text().split():
             assert time.monotonic() < until
             time.sleep(0.02)
         assert shell.place(pack({"a": "1"}), parts[0].name) == (0, "")

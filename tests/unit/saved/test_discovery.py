@@ -106,7 +106,7 @@ def test_attach_counts_the_first_attempt_also_where_the_host_that_led_it_is_gone
 def test_attach_waits_for_the_host_that_takes_the_place_of_the_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[str], led: bool
 ) -> None:
-    monkeypatch.setattr(run_discovery, "_TURNS", 0.2)
+    monkeypatch.setattr(run_discovery, "_TURNS_TIME", 0.2)
     listed = iter([*states, *states[-1:] * 9])
 
     def reply(_: Host, command: Command) -> Completed:
