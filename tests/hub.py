@@ -4,7 +4,7 @@ import hashlib
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -13,13 +13,15 @@ from urllib.parse import unquote, urlsplit
 
 class Hub:
     """``commits`` maps a commit (40 hex digits) to its files, ``refs`` a branch or a tag to a commit. Where there is a
-    ``token``, who has not got it sees nothing. ``sent`` counts the bytes of files that were sent."""
+    ``token``, who has not got it sees nothing. ``sent`` counts the bytes of files that were sent. ``misbehave`` may
+    answer in its place, and says whether it did."""
 
     def __init__(self, repository: str, commits: Mapping[str, Mapping[str, bytes]], refs: Mapping[str, str]) -> None:
         self.repository, self.commits, self.refs = repository, commits, refs
         self.token, self.gated = "", False
         self.sent, self.tokens = 0, set[str]()
         self.url = ""
+        self.misbehave: Callable[[BaseHTTPRequestHandler], bool] = lambda _: False
 
     @contextmanager
     def serve(self, inside: AbstractContextManager[None]) -> Iterator[None]:
@@ -69,6 +71,8 @@ class Hub:
                 path, given = unquote(urlsplit(self.path).path), self.headers.get("Authorization", "")
                 hub.tokens |= {given} - {""}
                 begin = int(self.headers.get("Range", "bytes=0-")[len("bytes=") :].partition("-")[0])
+                if hub.misbehave(self):
+                    return
                 if hub.token and given != f"Bearer {hub.token}":
                     self.answer(401, b"{}", {"X-Error-Code": "GatedRepo" if hub.gated else "RepoNotFound"})
                 elif answer := hub._describe(path):

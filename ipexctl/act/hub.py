@@ -3,17 +3,23 @@ environment and from the account's files."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from ipexctl.act.threads import start_thread
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.hub import HubReference
-from ipexctl.model.json_values import Record
-from ipexctl.model.text import printable, strip_credentials
+from ipexctl.model.json_values import Record, parse_json
+from ipexctl.model.text import pluralize, printable, strip_credentials
 
 _FILE_SIZE_LIMIT = 1 << 50  # bytes of a file
-_TIMEOUT = 30.0  # seconds for the hub to describe a repository
+_UNKNOWN_SIZE_LIMIT = 64 << 30  # bytes of a file of which the hub does not say the size
+_SLACK = 16 << 20  # bytes beyond a file that its transport may take
+_ANSWER_LIMIT = 64 << 20  # bytes of a description
+_TIMEOUT = 30.0  # seconds in which the hub sends something of it
 
 
 class Snapshot(Record):
@@ -24,40 +30,76 @@ class Snapshot(Record):
     address: str  # of the hub
 
 
+class _HubFile(Record):
+    rfilename: str
+    size: int | None = None
+
+
+class _Description(Record):
+    """The part of a hub's answer that is used."""
+
+    sha: str
+    siblings: tuple[_HubFile, ...] = ()
+
+
 def describe_snapshot(reference: HubReference) -> Snapshot:
     """Asks the hub what a revision is. Raises `UsageError`, also where huggingface_hub is not installed."""
     hub = _import_hub()
-    api = hub.HfApi()
     with _explain_errors(hub, reference):
-        info = api.repo_info(
-            reference.repository,
-            repo_type=reference.kind,
-            revision=reference.revision,
-            files_metadata=True,
-            timeout=_TIMEOUT,
-        )
-        files = {str(file.rfilename): file.size or 0 for file in info.siblings or ()}
+        endpoint = hub.HfApi().endpoint
+        place = f"api/{reference.kind}s/{reference.repository}/revision/{quote(reference.revision, safe='')}"
+        future = start_thread(lambda: _ask(hub, f"{endpoint}/{place}"))
+        if not wait([future], 2 * _TIMEOUT).done:
+            raise ValueError(f"no answer within {2 * _TIMEOUT:g} s")
+        info = future.result()
+        files = {file.rfilename: file.size or 0 for file in info.siblings}
         strange = [name for name, size in files.items() if not _is_plain(name, size)]
-        if strange or not re.fullmatch("[0-9a-f]{40}", info.sha or ""):
-            raise ValueError(f"the hub's answer is malformed: {printable(', '.join(strange) or str(info.sha), 200)}")
-    return Snapshot(info.sha, files, strip_credentials(api.endpoint))
+        if strange or not re.fullmatch("[0-9a-f]{40}", info.sha):
+            raise ValueError(f"the hub's answer is malformed: {printable(', '.join(strange) or info.sha, 200)}")
+    return Snapshot(info.sha, files, strip_credentials(endpoint))
 
 
-def _is_plain(name: str, size: object) -> bool:
+def _ask(hub: Any, url: str) -> _Description:
+    """Asks as `HfApi.repo_info` does, which reads whatever comes."""
+    headers, data = {**hub.utils.build_hf_headers(), "Accept-Encoding": "identity"}, bytearray()
+    session = hub.utils.get_session()
+    with session.stream("GET", url, params={"blobs": True}, headers=headers, timeout=_TIMEOUT) as response:
+        for piece in response.iter_raw():
+            data += piece
+            if len(data) > _ANSWER_LIMIT:
+                raise ValueError(f"the hub's answer has more than {_ANSWER_LIMIT >> 20} MiB")
+    reasons = {name: value for name, value in response.headers.items() if name.startswith("x-")}
+    whole = type(response)(response.status_code, headers=reasons, content=bytes(data), request=response.request)
+    hub.utils.hf_raise_for_status(whole)
+    return parse_json(_Description, bytes(data))
+
+
+def _is_plain(name: str, size: int) -> bool:
     """Returns whether this is a path below a directory, that a line can show, and a size."""
-    below = not {"", ".", ".."} & {*name.split("/")} and name.isprintable()
-    return below and isinstance(size, int) and 0 <= size < _FILE_SIZE_LIMIT
+    return not {"", ".", ".."} & {*name.split("/")} and name.isprintable() and 0 <= size < _FILE_SIZE_LIMIT
 
 
-def download_files(reference: HubReference, commit: str, names: Sequence[str], directory: Path) -> None:
+def download_files(reference: HubReference, snapshot: Snapshot, names: Sequence[str], directory: Path) -> None:
     """Downloads files of a commit that are not in ``directory`` yet; goes on where an earlier download ended. Raises
     `UsageError`."""
     hub = _import_hub()
     with _explain_errors(hub, reference):
         for name in names:
-            hub.hf_hub_download(
-                reference.repository, name, repo_type=reference.kind, revision=commit, local_dir=directory
-            )
+            bar = _limit_progress(hub, snapshot.files[name] or _UNKNOWN_SIZE_LIMIT)
+            commit = {"repo_type": reference.kind, "revision": snapshot.commit}
+            hub.hf_hub_download(reference.repository, name, **commit, local_dir=directory, tqdm_class=bar)
+
+
+def _limit_progress(hub: Any, size: int) -> type:
+    """Returns a progress bar that draws nothing, and ends a download of more than twice the size: no transport says
+    how many bytes it takes."""
+
+    def update(bar: Any, count: float = 1) -> None:
+        bar.received = getattr(bar, "received", 0) + count
+        if bar.received > 2 * size + _SLACK:
+            raise ValueError(f"the hub sends more than the {pluralize(size, 'byte')} of the file")
+
+    return type("Progress", (hub.utils.tqdm,), {"update": update})
 
 
 def _import_hub() -> Any:
@@ -87,7 +129,7 @@ def _explain_errors(hub: Any, reference: HubReference) -> Iterator[None]:
         what, reasons, hint = f"{name} has no revision {printable(reference.revision, 100)}", [], ""
     except errors.RepositoryNotFoundError:
         what = f"the hub has no {reference.kind} {name}, or it is private"
-    except (errors.HTTPError, OSError, ValueError) as error:
+    except (errors.HTTPError, OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         lines = [printable(strip_credentials(line), 300) for line in str(error).splitlines() if line.strip()]
         what, reasons, hint = f"{name} cannot be downloaded from the hub", lines[:3], ""
     raise UsageError(what, reasons=reasons, hint=hint or None, exit=Exit.STEP, code="hub")

@@ -54,7 +54,7 @@ def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = 
         raise UsageError("the path of a file is empty", hint=hint)
     full = (cwd or Path()) / path
     try:
-        data, mode = _read_limited(full, limit)
+        data, mode = read_limited(full, limit)
     except ValueError as error:  # a NUL in the path
         raise UsageError(f"{shown} does not exist: {error}") from None
     except OSError as error:
@@ -151,7 +151,7 @@ def is_writable_by_all(directory: Path) -> bool:
         return False
 
 
-def _read_limited(path: Path, limit: int) -> tuple[bytes | str, int]:
+def read_limited(path: Path, limit: int) -> tuple[bytes | str, int]:
     """Returns the bytes (up to one more than the limit) or the reason, and the mode. Looks before it opens, since
     opening a device can have effects; then looks again at what was really opened, which O_NONBLOCK keeps from waiting
     for a writer."""
@@ -196,7 +196,7 @@ def read_script(path: Path, *directories: Path) -> tuple[str, set[str]]:
     or in ``directories`` and could be a module; empty if it cannot be read."""
     try:
         names = {file.name.partition(".")[0] for folder in (path.parent, *directories) for file in folder.iterdir()}
-        data, _ = _read_limited(path, LIMIT)
+        data, _ = read_limited(path, LIMIT)
         return data.decode("utf-8", "replace") if isinstance(data, bytes) else "", names
     except OSError:
         return "", set()

@@ -5,42 +5,25 @@ import hmac
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET, AF_INET6, SHUT_RDWR
-from typing import Any
+from socket import AF_INET, AF_INET6
 
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.protocol.http_bounds import BoundedHandler, BoundedServer
 
 _HEADERS = {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer",
             "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
             "Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin"}  # fmt: skip
 
-_REQUEST_TIMEOUT = 10.0  # seconds for one request and its answer
-_PLACES = 64  # requests at a time
-
 
 @contextmanager
 def serve_page(address: tuple[str, int], render: Callable[[], str]) -> Iterator[str]:
     """Serves what ``render`` returns, in threads of its own; gives the page's address. Raises `UsageError`."""
-    path, places = f"/{secrets.token_urlsafe(24)}/", threading.BoundedSemaphore(_PLACES)
+    path = f"/{secrets.token_urlsafe(24)}/"
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(BoundedHandler, BaseHTTPRequestHandler):
         server_version, sys_version = "ipexctl", ""
-
-        def handle(self) -> None:
-            """Ends the connection after some seconds, however often a byte comes: its place is another viewer's."""
-            timer = threading.Timer(_REQUEST_TIMEOUT, self.end_connection)
-            timer.daemon = True
-            timer.start()
-            try:
-                super().handle()
-            finally:
-                timer.cancel()
-
-        def end_connection(self) -> None:
-            with suppress(OSError):  # the viewer went away while its page was drawn
-                self.connection.shutdown(SHUT_RDWR)
 
         def do_GET(self) -> None:
             status, body = 404, b""
@@ -54,26 +37,8 @@ def serve_page(address: tuple[str, int], render: Callable[[], str]) -> Iterator[
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Logs nothing: an address has the token in it."""
-
-    class Server(ThreadingHTTPServer):
+    class Server(BoundedServer, ThreadingHTTPServer):
         address_family = AF_INET6 if ":" in address[0] else AF_INET
-
-        def process_request(self, request: Any, client_address: Any) -> None:
-            if places.acquire(blocking=False):
-                super().process_request(request, client_address)
-            else:
-                self.shutdown_request(request)
-
-        def process_request_thread(self, request: Any, client_address: Any) -> None:
-            try:
-                super().process_request_thread(request, client_address)
-            finally:
-                places.release()
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            """Ignores a viewer that went away."""
 
     try:
         server = Server(address, Handler)

@@ -25,7 +25,7 @@ _DOCUMENTS = re.compile(r"plan\.txt|debug\.log|stacks-\d+-\d+\.txt")
 _OBJECTS = re.compile(r"events\.jsonl|report\.json|profile/profile\.json")
 _PRINTED = re.compile(r"ranks/\d+\.(?:out|err)|report\.html")  # it holds what ranks printed
 _TAILS = ("tail",)  # of a rank's end: its last lines
-_LINE = 1 << 20  # bytes: a longer line is masked in pieces
+_LINE, _OBJECT = 1 << 20, 1 << 26  # bytes: a longer line is masked in pieces, and of a longer document the beginning
 
 
 def _fold_name(name: str) -> str:
@@ -107,8 +107,19 @@ def _open_files(directory: Path, left_out: list[LeftOutPart]) -> Iterator[tuple[
                 left_out.append(LeftOutPart(printable(name, 200), "not a regular file"))
 
 
+def _find_end(file: IO[bytes]) -> int:
+    """Bytes up to the first hole: nobody wrote that, and it may be as long as no disk is."""
+    with suppress(OSError):  # an empty file
+        end = os.lseek(file.fileno(), 0, os.SEEK_HOLE)
+        file.seek(0)
+        return end
+    return 0
+
+
 def _read_lines(file: IO[bytes]) -> Iterator[bytes]:
-    while line := file.readline(_LINE):
+    left = _find_end(file)
+    while line := file.readline(min(_LINE, left)):
+        left -= len(line)
         yield line
 
 
@@ -123,7 +134,7 @@ def _mask_lines(lines: Iterable[bytes], masker: Masker) -> Iterator[tuple[bytes,
 
 def _mask_objects(file: IO[bytes], name: str, masker: Masker, *, with_output: bool) -> Iterator[tuple[bytes, int]]:
     """JSON, an object a line or one document; what is damaged is masked as text."""
-    for data in _read_lines(file) if name.endswith("l") else [file.read()]:
+    for data in _read_lines(file) if name.endswith("l") else [file.read(min(_OBJECT, _find_end(file)))]:
         try:
             value = _mask_json(json.loads(data), masker, with_output)
         except (ValueError, RecursionError):

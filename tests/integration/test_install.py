@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -22,10 +23,11 @@ from typing import Any
 import pytest
 
 from ipexctl.act.context import Context
-from ipexctl.act.packages.download import download_wheels, measure_sizes
+from ipexctl.act.packages.download import download_wheels, measure_sizes, probe_index
 from ipexctl.act.packages.resolve import find_uv, find_uv_for_hosts
 from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.act.ssh.local_link import LocalLink
+from ipexctl.act.threads import start_thread
 from ipexctl.decide.launch.mpi_launchers import switch_launcher
 from ipexctl.decide.launch.tuning import choose_preloads
 from ipexctl.decide.releases.resolve import resolve_stack
@@ -501,13 +503,25 @@ def test_an_index_that_always_answers_503_is_named(bench: Bench, index: Index) -
 
 
 @pytest.mark.fault("D5")
-@pytest.mark.parametrize("how", ["silent", "dribbling"])
-def test_an_index_that_never_gets_anywhere_ends_within_the_limit(bench: Bench, index: Index, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "why"), [("silent", "operation timed out"), ("dribbling", "no progress"), ("endless", "GiB of memory")]
+)
+def test_an_index_that_never_gets_anywhere_ends_within_the_limit(
+    bench: Bench, index: Index, how: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stop = threading.Event()
+    monkeypatch.setattr("ipexctl.act.packages.resolve._UV_MEMORY_LIMIT", 1 << 28)
 
     def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
         if how == "dribbling":
             dribbling(handler, stop)
+        elif how == "endless":
+            handler.send_response(200)
+            handler.send_header("Content-Type", "text/html")
+            handler.end_headers()
+            with suppress(OSError):  # nobody reads it any more
+                for _ in range(2048):
+                    handler.wfile.write(bytes(1 << 20))
         else:
             stop.wait(1000)
         return True
@@ -518,6 +532,7 @@ def test_an_index_that_never_gets_anywhere_ends_within_the_limit(bench: Bench, i
     stop.set()
     assert played.exit == Exit.STEP
     assert "does not answer" in str(played.refusal)
+    assert why in str(played.refusal)
 
 
 @pytest.mark.fault("D5")
@@ -871,6 +886,34 @@ def test_a_wheel_that_is_longer_than_the_lock_says_fills_no_disk(bench: Bench) -
     assert refused.value.reasons[0].endswith("/files/: longer than 1000 bytes")
     assert sent[0] < 1 << 28
     assert [*(bench.path / "cache").rglob("*.whl*")] == []
+
+
+@pytest.mark.parametrize(
+    "first", [b"HTTP/1.1 200 OK\r\nX: ", b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"]
+)
+def test_an_index_that_sends_a_wheel_or_its_headers_byte_by_byte_is_left_in_time(bench: Bench, first: bytes) -> None:
+    """It held install until Ctrl-C: each byte came in time."""
+    stop = threading.Event()
+
+    def trickle(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        handler.wfile.write(first)
+        with suppress(OSError):  # it is left
+            while not stop.wait(0.05):
+                handler.wfile.write(b" " if first else b"HTTP/1.1 100 Continue\r\n\r\n")
+        return True
+
+    sources = Sources(environ=bench.environ, limits=replace(HASTY, tries=1))
+    with serving(Index([], trickle)) as index:
+        url = index.url.replace("/simple", "/files/a-1-py3-none-any.whl")
+        wheel = Wheel("a", "1", url, "0" * 64, 1_000_000)
+        cache, never = bench.path / "cache", threading.Event()
+        answers = start_thread(lambda: download_wheels([wheel], cache, sources, never, lambda *_: None))
+        reached = start_thread(lambda: probe_index(index.url, sources))
+        refused = answers.exception(10 * HASTY.stall)
+        assert reached.result(10 * HASTY.stall) is (b"\r\n\r\n" in first)
+        stop.set()
+    assert isinstance(refused, UsageError)
+    assert re.search("no answer in time|no progress for", refused.reasons[0])
 
 
 def test_a_lock_whose_wheels_are_gone_is_made_anew(bench: Bench, index: Index) -> None:

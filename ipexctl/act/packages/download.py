@@ -9,9 +9,10 @@ import time
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -19,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import urllib3
 
 from ipexctl.act.packages.sources import Limits, Sources, redact_url
+from ipexctl.act.threads import start_thread
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Event, HostFailed, Progress, StepStarted, Workflow
@@ -58,7 +60,11 @@ class _Http:
         proxy, pool = self._proxies.get(parts.scheme), self._direct
         if proxy and not urllib.request.proxy_bypass(parts.hostname or ""):
             pool = self._proxied.setdefault(proxy, urllib3.ProxyManager(proxy, **self._options))
-        return pool.request(method, redact_url(url), headers=headers, timeout=self._timeout, preload_content=False)
+        request = partial(pool.request, method, redact_url(url), headers=headers, timeout=self._timeout)
+        answer = start_thread(partial(request, preload_content=False))
+        if not wait([answer], self.limits.stall).done:  # it sends its headers a byte at a time
+            raise urllib3.exceptions.TimeoutError(f"timed out after {self.limits.stall:g} s")
+        return answer.result()
 
 
 def probe_index(url: str, sources: Sources) -> bool:
@@ -204,7 +210,7 @@ class _Download:
             limit = self.wheel.size or _UNKNOWN_SIZE_LIMIT
             patience = self.http.limits.stall / self.http.limits.tries
             with part.open("ab" if start else "wb") as file:
-                for piece in response.stream(1 << 18):
+                while piece := response.read1(1 << 18):  # `read` waits until it has all of that
                     file.write(piece)
                     have += len(piece)
                     self.report(have)
@@ -298,7 +304,6 @@ def fetch_wheels(
     Sets ``stop`` when the generator is closed."""
     yield StepStarted("", FETCH)
     events = queue.SimpleQueue[Event | None]()
-    future = Future[dict[str, Path]]()
     last = 0.0
 
     def tell(done: int, total: int, name: str) -> None:
@@ -308,14 +313,8 @@ def fetch_wheels(
             last = time.monotonic()
             events.put(Progress("", FETCH, done, total, "B", name))
 
-    def download() -> None:
-        try:
-            future.set_result(download_wheels(wheels, cache, sources, stop, tell))
-        except BaseException as error:  # raised again in the caller's thread
-            future.set_exception(error)
-        events.put(None)
-
-    threading.Thread(target=download, daemon=True).start()
+    future = start_thread(lambda: download_wheels(wheels, cache, sources, stop, tell))
+    future.add_done_callback(lambda _: events.put(None))
     try:
         while (event := events.get()) is not None:
             yield event

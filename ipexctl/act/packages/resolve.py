@@ -86,7 +86,7 @@ def find_uv_for_hosts(
 
 
 _LOCK_SIZE_LIMIT = 1 << 24  # bytes
-_UV_SIZE_LIMIT = 1 << 28  # bytes
+_UV_SIZE_LIMIT, _UV_MEMORY_LIMIT = 1 << 28, 1 << 31  # bytes of its file, and of what it may hold in memory
 _MANYLINUX = (*range(40, 30, -1), 28, 17)  # the minor versions of glibc 2 that uv knows
 
 
@@ -119,8 +119,7 @@ def resolve_wheels(
         host = python, choose_manylinux_platform(glibc, arch)
         status, output, errors = _run_pip_compile(tool, requirements, options, host, pages)
     if status != 0:
-        what = f"no progress for {sources.limits.stall:g} s" if status is None else ""
-        raise _explain_uv_error(what, errors, sources)
+        raise _explain_uv_error(errors if status is None else "", errors, sources)
     return parse_pylock(output)
 
 
@@ -169,8 +168,9 @@ def _run_pip_compile(
 
 
 def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limits) -> tuple[int | None, str, str]:
-    """Runs uv; (status, output, final error lines). Status None: no progress for ``limits.stall`` seconds, that is, it
-    wrote no line of its log and used no second of CPU. A slow index gets the time it needs."""
+    """Runs uv; (status, output, final error lines). Status None: it was ended, for the reason in place of its errors:
+    no progress for ``limits.stall`` seconds, that is, it wrote no line of its log and used no second of CPU; or more
+    memory than any page of an index takes. A slow index gets the time it needs."""
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:
         stdin.write(text.encode())
         stdin.seek(0)
@@ -180,11 +180,14 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
         try:
             moved, last = time.monotonic(), (0, 0)
             while child.poll() is None:
-                now = (os.fstat(log.fileno()).st_size, _read_cpu_seconds(child.pid))
+                seconds, memory = _measure_process(child.pid)
+                now = (os.fstat(log.fileno()).st_size, seconds)
                 if now != last:
                     moved, last = time.monotonic(), now
                 if time.monotonic() - moved > limits.stall:
-                    return None, "", ""
+                    return None, "", f"no progress for {limits.stall:g} s"
+                if memory > _UV_MEMORY_LIMIT:
+                    return None, "", f"a page of it takes more than {_UV_MEMORY_LIMIT >> 30} GiB of memory"
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(0.2)
         finally:
@@ -199,13 +202,14 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
         return child.returncode, out.read().decode("utf-8", "replace"), errors
 
 
-def _read_cpu_seconds(pid: int) -> int:
-    """Whole seconds of CPU a process has used; 0 where that is not known (no /proc)."""
+def _measure_process(pid: int) -> tuple[int, int]:
+    """Whole seconds of CPU and bytes of memory that a process uses; 0 where that is not known (no /proc)."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) // os.sysconf("SC_CLK_TCK")
+        seconds = (int(words[11]) + int(words[12])) // os.sysconf("SC_CLK_TCK")
+        return seconds, int(words[21]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
-        return 0
+        return 0, 0
 
 
 def read_uv_errors(text: str) -> list[str]:

@@ -3,11 +3,13 @@
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.act.ssh.local_link import LocalLink
+from ipexctl.act.threads import start_thread
 from ipexctl.model.hosts import Host, Link
 
 if TYPE_CHECKING:
@@ -54,11 +56,7 @@ class Links:
         """Closes every link; what `run` waits for on them is stopped. A link opened later is a new one."""
         with self._lock:
             links, self._links = [link for link in self._links.values() if not link.is_closed], {}
-        threads = [threading.Thread(target=link.close, name="close link", daemon=True) for link in links]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(_CLOSE_TIMEOUT)
+        wait([start_thread(link.close) for link in links], _CLOSE_TIMEOUT)
         if self._dialler is not None:  # kept: it knows keys that were asked for, and what a later link needs
             self._dialler.close()
 

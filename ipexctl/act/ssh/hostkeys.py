@@ -3,6 +3,7 @@
 Paramiko's reader stops at markers, knows no patterns and is quadratic; this one skips a bad line with its number."""
 
 import base64
+import errno
 import fnmatch
 import getpass
 import hashlib
@@ -23,6 +24,7 @@ from ipexctl.model.json_values import Record
 from ipexctl.store.private_files import make_private_directories
 
 # What SSH reads for another purpose below ~/.ssh: with a host named `restrict`, a key is a line of authorized_keys.
+_SIZE_LIMIT = 64 << 20  # bytes of a file of host keys
 _OTHER_FILES_OF_SSH = ("authorized_keys", "authorized_keys2", "config", "environment", "rc")
 
 KeyState = Literal["ok", "unknown", "changed", "revoked", "certificate"]
@@ -57,7 +59,8 @@ def format_known_host_name(host: str, port: int) -> str:
 
 
 def read_trusted_file(path: Path) -> bytes:
-    """Of a file that others can write nothing is believed, neither programs to start nor keys. Raises `UsageError`."""
+    """Of a file that others can write nothing is believed, neither programs to start nor keys. Raises `UsageError`,
+    `OSError`."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         quoted = shlex.quote(str(path))
@@ -71,7 +74,10 @@ def read_trusted_file(path: Path) -> bytes:
         if why:
             planted = "others may have added keys to it, or programs that ssh starts: read it before you trust it again"
             raise UsageError(why, reasons=[planted], hint=hint, exit=Exit.UNREACHABLE)
-        return file.read()
+        data = file.read(_SIZE_LIMIT + 1)
+    if len(data) > _SIZE_LIMIT:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return data
 
 
 def find_recording_fault(path: Path, directory: Path | None) -> str | None:

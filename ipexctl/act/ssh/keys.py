@@ -2,18 +2,20 @@
 
 import base64
 import copy
+import io
 import os
 import re
 import shlex
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import paramiko
 from paramiko.agent import AgentKey
 
-from ipexctl.act.inputs import expand_home
+from ipexctl.act.inputs import expand_home, read_limited
 from ipexctl.act.ssh.hostkeys import compute_fingerprint
 from ipexctl.act.ssh.paramiko_internals import SharedAgent
 from ipexctl.act.ssh.settings import DEFAULT_KEYS, Settings
@@ -21,6 +23,7 @@ from ipexctl.model.json_values import Record
 
 _MAGIC = b"openssh-key-v1\0"
 _OPENSSH_KEY = re.compile(rb"-----BEGIN OPENSSH PRIVATE KEY-----([A-Za-z0-9+/=\s]+)-----END")
+_KEY_SIZE = 1 << 16  # bytes of a file with a key
 _OFFERED_KEYS = 6  # keys offered to one host: sshd ends the connection after six failures
 
 
@@ -121,7 +124,7 @@ class PrivateKeys:
         for certificate in map(str, map(expand_home, (f"{path.removesuffix('.pub')}-cert.pub", *certificates))):
             signed = _copy_key(key.key)
             try:
-                signed.load_certificate(certificate)
+                signed.load_certificate(_read_start(Path(certificate)).decode("latin-1"))
             except (OSError, ValueError, paramiko.SSHException):
                 continue  # there is none, or it is of another key
             yield Key(f"{path} with certificate {certificate}", signed)
@@ -161,15 +164,15 @@ class PrivateKeys:
 def _inspect_key_file(path: str) -> _KeyFile:
     """Returns what a file is, as OpenSSH looks at it: a public key selects that of the agent, and so does the public
     part of a private one, which lies beside it or, in OpenSSH's own format, in it without encryption."""
-    place = expand_home(path)
-    beside = _read_public_key(_read_start(place.with_name(place.name + ".pub")))
+    place, beside = expand_home(path), b""
+    with suppress(OSError):  # there is none
+        beside = _read_public_key(_read_start(place.with_name(place.name + ".pub")))
     try:
-        status = place.stat()
+        status, data = place.stat(), _read_start(place)
     except OSError as error:
         return _KeyFile(beside, UnusableKey(f"key {path}: {(error.strerror or 'cannot be read').lower()}", "key-file"))
     if not stat.S_ISREG(status.st_mode):  # a FIFO would be waited for, a device never ends
         return _KeyFile(b"", UnusableKey(f"key {path} is not a regular file"))
-    data = _read_start(place)
     if public := _read_public_key(data):
         private = path.removesuffix(".pub") if path.endswith(".pub") else "KEY"
         what = f"key {path} is a public key, and no agent holds its private key"
@@ -192,25 +195,23 @@ def _copy_key(key: paramiko.PKey) -> paramiko.PKey:
 
 def _load_private_key(place: Path, passphrase: str | None) -> paramiko.PKey:
     errors: list[Exception] = []
+    data = _read_start(place)
     for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
         try:
-            return kind.from_private_key_file(str(place), passphrase)
+            return kind.from_private_key(io.StringIO(data.decode("latin-1")), passphrase)
         except paramiko.PasswordRequiredException:
             raise
         except (paramiko.SSHException, ValueError) as error:
             errors.append(error)
-    if b"PRIVATE KEY" not in place.read_bytes()[: 1 << 16]:
+    if b"PRIVATE KEY" not in data:
         raise paramiko.SSHException("not a private key")
     raise errors[0]
 
 
 def _read_start(place: Path) -> bytes:
-    """As much of a file as a key may have; b"" if it cannot be read."""
-    try:
-        with place.open("rb") as file:
-            return file.read(1 << 16)
-    except OSError:
-        return b""
+    """As much of a file as a key may have; b"" of a FIFO, which would be waited for. Raises `OSError`."""
+    data, _ = read_limited(place, _KEY_SIZE)
+    return data if isinstance(data, bytes) else b""
 
 
 def _read_public_key(data: bytes) -> bytes:

@@ -2,13 +2,15 @@
 
 import errno
 import socket
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ipexctl.act.ssh.settings import Settings
+from ipexctl.act.threads import start_thread
 from ipexctl.model.errors import ConnectError
 
 LOST_AFTER = 30  # seconds without any reply from a host, after which it is lost
@@ -79,23 +81,12 @@ def _enable_keepalive(sock: socket.socket) -> None:
 
 def _resolve_addresses(settings: Settings, deadline: float) -> list[tuple[int, Any]]:
     """Addresses of a host. The resolver takes no deadline, so a late one is left behind in its thread."""
-    numeric = settings.address.replace(".", "").isdigit() or ":" in settings.address
-    answer: list[tuple[int, Any]] = []
     # Bytes are looked up as they are; for a text Python would first load all rules of international names.
     name = settings.address.encode() if settings.address.isascii() else settings.address
-
-    def ask() -> None:
-        with suppress(OSError, UnicodeError):  # then it ends without an answer
-            infos = socket.getaddrinfo(name, settings.port, type=socket.SOCK_STREAM)
-            answer.extend((family, address) for family, _, _, _, address in infos)
-
-    resolver = threading.Thread(target=ask, name=f"resolve {settings.address}", daemon=True)
-    if numeric:
-        ask()
-    else:
-        resolver.start()
-        resolver.join(max(0.1, deadline - time.monotonic()))
-    if not answer:
-        why = "was not resolved in time" if resolver.is_alive() else "cannot be resolved"
-        raise ConnectError("dns", f"the name {settings.address} {why}")
-    return answer
+    answer = start_thread(partial(socket.getaddrinfo, name, settings.port, type=socket.SOCK_STREAM))
+    if not wait([answer], max(1.0, deadline - time.monotonic())).done:
+        raise ConnectError("dns", f"the name {settings.address} was not resolved in time")
+    try:
+        return [(family, address) for family, _, _, _, address in answer.result()]
+    except (OSError, UnicodeError):
+        raise ConnectError("dns", f"the name {settings.address} cannot be resolved") from None

@@ -16,13 +16,12 @@ from contextlib import suppress
 from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
 
 from ipexctl.protocol import session as messages
+from ipexctl.protocol.http_bounds import BoundedHandler, BoundedServer
 from ipexctl.protocol.paths import PART
 from ipexctl.protocol.session import SessionError
 from ipexctl.remote.session.loop import ENDED, call_by_name, report_progress, serve_requests
 
 DISK_TIMEOUT = 900.0  # seconds a command may be busy with the disk alone; then the signs of life end
-VISITOR_LIMIT = 64  # hosts that fetch from this one at the same time
-REQUEST_TIMEOUT = 10.0  # seconds in which a visitor proves that it is a host of this session
 
 
 class FileRelay:
@@ -148,29 +147,13 @@ def open_directly(request: Any, timeout: float) -> Any:
 
 
 def start_server(address: str, expect_proof: Callable[[str], bytes], find: Callable[[str], Optional[BinaryIO]]) -> int:
-    """Starts an HTTP server that lives as long as this process, `VISITOR_LIMIT` at a time; its port. Who sends the
-    proof that is expected for a path gets what is found there."""
+    """Starts an HTTP server that lives as long as this process; its port. Who sends the proof that is expected for a
+    path, in time, gets what is found there."""
     from http.server import BaseHTTPRequestHandler, HTTPServer  # slow to import, and few sessions need them
     from socketserver import ThreadingMixIn
 
-    visitors = threading.BoundedSemaphore(VISITOR_LIMIT)
-
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(BoundedHandler, BaseHTTPRequestHandler):
         timeout = 60
-
-        def setup(self) -> None:
-            BaseHTTPRequestHandler.setup(self)
-            self.deadline = threading.Timer(REQUEST_TIMEOUT, self.end_connection)
-            self.deadline.daemon = True
-            self.deadline.start()
-
-        def finish(self) -> None:
-            self.deadline.cancel()
-            BaseHTTPRequestHandler.finish(self)
-
-        def end_connection(self) -> None:
-            with suppress(OSError):  # it has gone away
-                self.connection.shutdown(socket.SHUT_RDWR)
 
         def do_GET(self) -> None:
             proof = (self.headers.get("Authorization") or "").encode("latin-1")
@@ -190,27 +173,8 @@ def start_server(address: str, expect_proof: Callable[[str], bytes], find: Calla
                 body.seek(begin)
                 shutil.copyfileobj(body, self.wfile, 1 << 20)
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    class Server(ThreadingMixIn, HTTPServer):
-        daemon_threads = True
+    class Server(BoundedServer, ThreadingMixIn, HTTPServer):
         address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-
-        def process_request(self, request: Any, client: Any) -> None:
-            if visitors.acquire(blocking=False):
-                super().process_request(request, client)
-            else:
-                self.shutdown_request(request)
-
-        def process_request_thread(self, request: Any, client: Any) -> None:
-            try:
-                super().process_request_thread(request, client)
-            finally:
-                visitors.release()
-
-        def handle_error(self, *_: Any) -> None:
-            pass  # the receiver has gone away, and reports that to its own controller
 
     server = Server((address, 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -3,12 +3,12 @@
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.scripts import read_script
+from ipexctl.act.threads import start_thread
 from ipexctl.data import read_data
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, build_probe_command, parse_probe_answer
@@ -19,18 +19,6 @@ from ipexctl.model.events import FactsRead, StepOutcome, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory, Link
 from ipexctl.model.text import printable
-
-
-def begin_in_background(work: Callable[[], object]) -> None:
-    """Begins to import or compute something that Python keeps. Who needs it later gets it at once, or waits until it is
-    there; what fails here is raised there."""
-
-    def work_quietly() -> None:
-        with suppress(Exception):
-            work()
-
-    threading.Thread(target=work_quietly, name=getattr(work, "__name__", "background"), daemon=True).start()
-
 
 VENV = "~/.local/share/ipexctl/env"  # where install puts the environment by default
 
@@ -58,7 +46,7 @@ def probe_hosts(
 
     def probe_host(link: Link, emit: Emit) -> Facts | Failure:
         if meanwhile and first.acquire(blocking=False):
-            begin_in_background(meanwhile)
+            start_thread(meanwhile)  # what fails in it fails again where it is needed
         nonce = secrets.token_hex(16)
         own = link.host.vars
         paths = {"venv": venv or own.get("venv") or VENV, "workdir": workdir or own.get("workdir", "")}

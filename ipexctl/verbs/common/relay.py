@@ -1,14 +1,15 @@
 """Files to many hosts over one uplink: from the controller to the first, then from host to host."""
 
 import secrets
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.sessions import RemoteError, Session, load_session_program
+from ipexctl.act.threads import start_thread
 from ipexctl.act.transfer.send import send_file
 from ipexctl.decide.planning.install import group_hosts_by_tokens
 from ipexctl.model.errors import Failure, Kind, UsageError, split_results
@@ -47,11 +48,7 @@ class RelaySessions:
 
     def close(self) -> None:
         """Ends all sessions; those that hold a lock release it."""
-        threads = [threading.Thread(target=session.end, daemon=True) for session in self.sessions.values()]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(10)
+        wait([start_thread(session.end) for session in self.sessions.values()], 10)
 
     def call(
         self, host: str, do: str, kind: type[T], *, progress: Callable[[int, int], None] | None = None, **arguments: Any

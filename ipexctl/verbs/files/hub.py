@@ -3,12 +3,12 @@
 The tree is that of a cache of the hub with this snapshot alone, whose ``main`` it is."""
 
 import shutil
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import wait
 from pathlib import Path
 
 from ipexctl.act.hub import Snapshot, describe_snapshot, download_files
+from ipexctl.act.threads import start_thread
 from ipexctl.decide.planning.ignore import Ignored, compile_ignore
 from ipexctl.model.events import Progress, StepEnded, StepStarted, Workflow
 from ipexctl.model.hub import HubReference
@@ -64,19 +64,8 @@ class StagedSnapshot(Record):
             shutil.rmtree(self.root, ignore_errors=True)
         make_private_directories(directory)
         yield StepStarted("", _STEP)
-        done = Future[None]()
-
-        def work() -> None:
-            try:
-                download_files(self.reference, self.snapshot.commit, self.names, directory)
-                done.set_result(None)
-            except BaseException as error:  # raised again in the caller's thread
-                done.set_exception(error)
-
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        while thread.is_alive():
-            thread.join(_INTERVAL)
+        done = start_thread(lambda: download_files(self.reference, self.snapshot, self.names, directory))
+        while not wait([done], _INTERVAL).done:
             arrived, _ = measure_tree(directory)
             yield Progress("", _STEP, min(arrived, self.size), self.size, "B", f"from {self.snapshot.address}")
         done.result()

@@ -2,7 +2,6 @@
 
 A module of its own, imported while the hosts answer: nothing of it is needed before."""
 
-import hashlib
 import logging
 import os
 import posixpath
@@ -16,6 +15,7 @@ from pathlib import Path
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_script
 from ipexctl.act.run_dir import RemoteRunDir
+from ipexctl.act.transfer.send import hash_file
 from ipexctl.data import read_data
 from ipexctl.decide import script_imports
 from ipexctl.decide.checks.network import InterfaceChoice, select_interfaces
@@ -167,8 +167,7 @@ def make_attempt(prepared: Prepared, context: Context) -> LaunchAttempt:
         starts = [*wrap_start(request.engine, starts[0])]
     config, options = request.config, parse_options(read_data("options.toml"))
     launch = build_launch(task, name, hosts, runtimes, script, settings, config=config, options=options, starts=starts)
-    text = request.script.read_bytes() if request.starts[0].is_file else b""
-    sha256 = hashlib.sha256(text).hexdigest() if text else ""
+    sha256 = hash_file(request.script) if request.starts[0].is_file else ""
     launch = replace(launch, command=command, warnings=(*prepared.notes, *launch.warnings), script_sha256=sha256)
     run_dirs = {
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.planned

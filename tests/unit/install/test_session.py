@@ -25,6 +25,7 @@ from ipexctl.act.sessions import RemoteError, Session, SessionProgramError, load
 from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.hosts import Host, Inventory, LinkError
+from ipexctl.protocol import http_bounds
 from ipexctl.protocol.paths import PART
 from ipexctl.protocol.session import Fetched, Inspection, Nothing, Offer, Present, Removed, SessionError, Used
 from ipexctl.remote.session import install, relay
@@ -311,12 +312,12 @@ def test_a_host_that_gives_files_sends_nobody_elsewhere(tmp_path: Path) -> None:
 
 def test_visitors_that_prove_nothing_hold_no_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then kept all of them for as long as the session lived."""
-    monkeypatch.setattr(relay, "REQUEST_TIMEOUT", 0.5)
+    monkeypatch.setattr(http_bounds, "REQUEST_TIMEOUT", 0.5)
     giver = FileRelay()
     giver.base = str(tmp_path)
     (tmp_path / "f").write_text("contents")
     offer = giver.serve("127.0.0.1", ["f"])
-    slow = [socket.create_connection(("127.0.0.1", offer.port)) for _ in range(relay.VISITOR_LIMIT)]
+    slow = [socket.create_connection(("127.0.0.1", offer.port)) for _ in range(http_bounds.VISITOR_LIMIT)]
     for connection in slow:
         connection.send(b"G")
         assert connection.recv(1) == b"", "its time is over"

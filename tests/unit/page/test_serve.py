@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ipexctl.act import page_server
 from ipexctl.act.context import Context
 from ipexctl.act.page_server import serve_page
 from ipexctl.act.ssh import Links
@@ -28,6 +27,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.page import RunPage
+from ipexctl.protocol import http_bounds
 from ipexctl.show.page import render
 from ipexctl.store.debug_log import DebugLog
 from ipexctl.store.masking import SECRETS, Masker
@@ -123,7 +123,7 @@ def test_a_viewer_that_sends_a_byte_now_and_then_gives_its_place_back(
     monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     """A limit on each read let a few such viewers hold all places until the run ended."""
-    monkeypatch.setattr(page_server, "_REQUEST_TIMEOUT", 1.0)
+    monkeypatch.setattr(http_bounds, "REQUEST_TIMEOUT", 1.0)
     split = urlsplit(url)
     slow = [socket.create_connection((split.hostname or "", split.port or 0)) for _ in range(70)]
     ended = 0
@@ -143,7 +143,7 @@ def test_a_viewer_that_sends_a_byte_now_and_then_gives_its_place_back(
 
 def test_a_viewer_that_goes_away_while_the_page_is_drawn_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of its time printed a traceback over the screen of `watch`."""
-    monkeypatch.setattr(page_server, "_REQUEST_TIMEOUT", 0.5)
+    monkeypatch.setattr(http_bounds, "REQUEST_TIMEOUT", 0.5)
     raised: list[object] = []
     monkeypatch.setattr(threading, "excepthook", raised.append)
     drawing, gone = threading.Event(), threading.Event()

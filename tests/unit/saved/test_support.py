@@ -1,6 +1,7 @@
 """``support``: what goes into the archive of a saved run, and what never does."""
 
 import json
+import os
 import stat
 import tarfile
 from collections.abc import Mapping
@@ -139,6 +140,17 @@ def test_links_are_left_out(runs: Path, saved: Path, tmp_path: Path) -> None:
     assert "debug.log" not in members
     assert b"of others" not in b"".join(members.values())
     assert {left.name: left.why for left in answer.left_out}["debug.log"] == "not a regular file"
+
+
+def test_a_hole_in_the_record_of_somebody_else_is_the_end_of_its_file(runs: Path, saved: Path, tmp_path: Path) -> None:
+    """One of a terabyte filled the disk with zeros, or the memory."""
+    for name in ("report.json", "plan.txt", "events.jsonl", "profile/profile.json"):
+        os.truncate(saved / name, 1 << 40)
+    (saved / "debug.log").write_bytes(b"")
+    parts = {part.name: part.bytes for part in pack(runs, tmp_path / "a.tar.gz").parts}
+    assert parts.keys() == ALWAYS
+    assert parts["debug.log"] == 0
+    assert max(parts.values()) < 1 << 20
 
 
 def test_what_goes_in_is_listed_before_it_is_written(runs: Path, saved: Path, tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 import base64
 import hashlib
 import hmac
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from ipexctl.act.ssh.hostkeys import (
@@ -15,6 +18,9 @@ from ipexctl.act.ssh.hostkeys import (
     format_known_host_name,
     format_known_hosts_line,
 )
+from ipexctl.act.ssh.keys import PrivateKeys, UnusableKey
+from ipexctl.act.ssh.settings import SSHSettings
+from ipexctl.model.hosts import Host
 from tests.tables import read_table
 
 
@@ -182,6 +188,34 @@ def test_thousands_of_lines_are_read_and_searched_fast_enough_to_do_it_for_every
     path.write_text("\n".join(line(f"node{n}", str(n)) for n in range(4000)))
     known = KnownHosts([path])
     assert all(known.judge_key(f"node{n}", blob(str(n))).state == "ok" for n in range(4000))
+
+
+def make_hole(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, make_hole])
+@pytest.mark.parametrize("name", ["id.pub", "id-cert.pub", "known_hosts", "id"])
+def test_a_repository_whose_hostfile_names_a_key_holds_nobody_by_what_lies_there(
+    tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    """A pipe was waited for, a file with a hole of a terabyte was read."""
+    key = tmp_path / "id"
+    paramiko.ECDSAKey.generate().write_private_key_file(str(key))
+    (tmp_path / name).unlink(missing_ok=True)
+    make(tmp_path / name)
+    (tmp_path / name).chmod(0o600)
+    settings = SSHSettings(None).find_settings(Host("n", "n", key=str(key)))
+    found = [*PrivateKeys(None).select_keys(settings)]
+    assert [each.why for each in found if isinstance(each, UnusableKey)] == (
+        [f"key {key} is not a regular file" if key.is_fifo() else f"key {key} cannot be read: not a private key"]
+        if name == "id"
+        else []
+    )
+    known = KnownHosts([tmp_path / "known_hosts"])
+    assert known.is_empty
+    assert known.problems == [f"{tmp_path}/known_hosts: File too large"] * (tmp_path / "known_hosts").is_file()
 
 
 def test_fingerprints_and_lines_are_written_as_openssh_writes_them() -> None:

@@ -1,23 +1,91 @@
-"""What a hub says of its files, and a directory that another library fills while it is measured."""
+"""What a hub says and sends, and a directory that another library fills while it is measured."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
+import huggingface_hub.constants
 import pytest
 
-from ipexctl.act.hub import _is_plain
+from ipexctl.act.hub import _is_plain, describe_snapshot, download_files
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.hub import HubReference
 from ipexctl.store.private_files import measure_tree
+from tests.hub import Hub
+
+COMMIT = "a" * 40
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    hub = Hub("org/tiny", {COMMIT: {"model.bin": b"x" * 1000}}, {"main": COMMIT})
+    with hub.serve(nullcontext()):
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+        template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        yield hub
+
+
+def send(hub: Hub, handler: Any, status: int, pieces: int, piece: bytes) -> bool:
+    handler.send_response(status)
+    handler.send_header("Content-Type", "application/json")
+    handler.send_header("Connection", "close")
+    handler.end_headers()
+    with suppress(OSError):  # nobody reads it any more
+        for _ in range(pieces):
+            handler.wfile.write(piece)
+            hub.sent += len(piece)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("status", "pieces", "piece", "reason"),
+    [
+        (500, 1, b"[]", "'list' object has no attribute 'get'"), (500, 1, b"[" * 200_000, "recursion"),
+        (200, 1, b'{"sha": 3}', "`str`"), (200, 1, b"{}", "`sha`"), (200, 1, b'{"sha": "main"}', "malformed: main"),
+        (200, 1, b'{"sha": "%b", "siblings": [{"rfilename": "a", "size": 1e400}]}' % COMMIT.encode(), "out of range"),
+        (200, 200, bytes(1 << 20), "the hub's answer has more than 64 MiB"),
+        (500, 200, bytes(1 << 20), "the hub's answer has more than 64 MiB"),
+    ],
+)  # fmt: skip
+def test_a_hub_that_answers_nonsense_or_without_an_end_is_an_error_of_one_sentence(
+    hub: Hub, status: int, pieces: int, piece: bytes, reason: str
+) -> None:
+    """It was exit 70, or took as much memory as the hub had to send."""
+    hub.misbehave = lambda handler: send(hub, handler, status, pieces, piece)
+    with pytest.raises(UsageError) as refused:
+        describe_snapshot(HubReference("org/tiny"))
+    assert refused.value.exit == Exit.STEP
+    assert reason in refused.value.reasons[0]
+    assert hub.sent < 100 << 20
+
+
+def test_a_file_that_is_longer_than_the_hub_said_fills_no_disk(hub: Hub, tmp_path: Path) -> None:
+    snapshot = describe_snapshot(HubReference("org/tiny"))
+
+    def send_for_ever(handler: BaseHTTPRequestHandler) -> bool:
+        return handler.command == "GET" and send(hub, handler, 200, 200, bytes(1 << 20))
+
+    hub.misbehave = send_for_ever
+    with pytest.raises(UsageError) as refused:
+        download_files(HubReference("org/tiny"), snapshot, ["model.bin"], tmp_path)
+    assert refused.value.reasons == ("the hub sends more than the 1000 bytes of the file",)
+    assert hub.sent < 100 << 20
+    assert measure_tree(tmp_path)[0] < 1 << 20
 
 
 @pytest.mark.parametrize(
     ("name", "size", "plain"),
     [
         ("a/model.safetensors", 5_000_000_000, True), ("model.bin", 0, True), ("model.bin", -1, False),
-        ("model.bin", "9", False), ("model.bin", 1e400, False), ("model.bin", 10**30, False), ("/etc/x", 1, False),
+        ("model.bin", 10**30, False), ("/etc/x", 1, False),
         ("a/../../x", 1, False), ("a//b", 1, False), ("x\n\x1b[2J", 1, False), ("x\u202e", 1, False), ("x\0", 1, False),
     ],
 )  # fmt: skip
-def test_names_and_sizes_are_those_of_files(name: str, size: object, plain: bool) -> None:
+def test_names_and_sizes_are_those_of_files(name: str, size: int, plain: bool) -> None:
     assert _is_plain(name, size) is plain
 
 

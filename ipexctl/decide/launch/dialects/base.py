@@ -76,17 +76,17 @@ class MpiDialect(ABC):
     def build_arguments(self, line: LaunchLine) -> tuple[str, ...]:
         """Returns the words that start all ranks, in rank order, without the program."""
 
-    @abstractmethod
     def build_shim_env(self, shim: str, interface: str) -> dict[str, str]:
         """Variables that make an mpirun which another program starts use our shim; empty if it takes no such."""
+        return {}
 
-    @abstractmethod
     def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
         """Variables by which it finds its files below ``prefix`` (empty: the system's) and libfabric's providers."""
+        return {}
 
-    @abstractmethod
     def build_proxy_env(self, host: ProxyHost) -> dict[str, str]:
         """Variables of the launcher or its proxy on one host, apart from its paths."""
+        return {}
 
     @abstractmethod
     def build_port_env(self, ports: PortRange) -> PortEnv:

@@ -27,12 +27,6 @@ _ONE_MACHINE = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"}
 class _OpenMpi(base.MpiDialect):
     settings_prefix: str  # of the run-time system's variables
 
-    def build_shim_env(self, shim: str, interface: str) -> dict[str, str]:
-        return {}
-
-    def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
-        return {}
-
     def build_proxy_env(self, host: base.ProxyHost) -> dict[str, str]:
         # Its files are in the run's directory, none of them mapped (it may be NFS).
         env = {"TMPDIR": host.directory, "PMIX_MCA_gds": "hash"}
