@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from shlex import quote
 
 import typer
 
@@ -45,7 +46,8 @@ def _list_bundled_playbooks() -> list[str]:
 
 
 def _select_matching(words: Iterable[str], incomplete: str) -> list[str]:
-    return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
+    """Only words that no shell reads as more than a word: a file of a repository may be called ``$(reboot).yaml``."""
+    return [word for word in dict.fromkeys(words) if word.startswith(incomplete) and quote(word) == word]
 
 
 def _list_hosts(ctx: typer.Context) -> list[str]:

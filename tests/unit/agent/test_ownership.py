@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -180,6 +181,19 @@ def test_no_command_executes_what_another_user_has_put_there(
         assert refused.value.failure.code == "untrusted"
         assert "mv ~/.local/state/ipexctl ~/.local/state/ipexctl.untrusted" in (refused.value.failure.hint or "")
     assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_what_belongs_to_another_as_a_whole_is_refused_also_where_no_directory_is_open(shell: list[str]) -> None:
+    """As with the HOME of another user; below /tmp another rule refuses it, too."""
+    with TemporaryDirectory(dir="/run") as place:
+        runs = Path(place, "runs")
+        plant(runs / "r1" / ROLE, runs / "mark")
+        for path in (runs, runs / "r1"):
+            os.chown(path, STRANGER, -1)
+        text = read_script("ownership.sh") + f'find_fault "$1" "$1" "$1/r1" "$1/r1/{ROLE}"; printf "%s" "$fault"'
+        done = subprocess.run([*shell, "-c", text, "sh", runs], capture_output=True, text=True, timeout=60, check=True)
+        assert done.stdout == f"{runs} belongs to another user"
 
 
 def test_a_planted_run_hides_no_other(link: LocalLink, home: Path, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ def project(tmp_path: Path) -> Path:
         "steps:\n  - {name: look, doctor: , tags: [prepare, slow]}\n  - {name: later on, doctor: , tags: end}\n"
     )
     (tmp_path / "bad.yaml").write_text("steps: [{instal: }]")
+    for name in ("play$(touch x).yaml", "play;reboot;.yml", "play\x1b[2J.yaml"):  # a shell would execute some of them
+        (tmp_path / name).touch()
     for name, run in (("0101-100000-abcd", "0101-100000-abcd"), ("0102-100000-12ef", "")):
         saved = tmp_path / "state/ipexctl/runs" / name
         saved.mkdir(parents=True)
