@@ -58,7 +58,7 @@ def test_a_script_that_sets_the_address_itself_is_named_with_its_line_before_and
 ) -> None:
     result = run(workspace, WAITS, "--ppn", "1", "--stall-warn", "2", "--stall", "kill")
     assert result.code == 6, result
-    line = "train.py:3 sets MASTER_ADDR to localhost"
+    line = "train.py:3 sets the rendezvous address to localhost"
     assert f"{line} (rank " in result.err
     assert "each host itself, where 1 of 2 ranks cannot be met" in result.err
     assert f"{line} (ranks 0-1)" in "\n".join(workspace.report()["run"]["stall"])

@@ -261,7 +261,7 @@ def test_a_script_that_meets_elsewhere_is_named_at_once_where_that_cannot_go_wel
     def stack(rank: int) -> rank_records.RankStack:
         return rank_records.RankStack(rank, f"node{rank}", 9, "S", "", "")
 
-    named = "ar.py:3 sets MASTER_ADDR to localhost"
+    named = "ar.py:3 sets the rendezvous address to localhost"
     first, warning, second = read(meets(0), meets(1))
     assert first == e.RendezvousChanged(0, "node0", "10.0.0.1", "localhost", "12355", 2, "/home/me/ar.py:3", 5.0)
     assert isinstance(second, e.RendezvousChanged)
@@ -275,6 +275,33 @@ def test_a_script_that_meets_elsewhere_is_named_at_once_where_that_cannot_go_wel
         event for event in read(meets(0), meets(1), connected, *stall) if isinstance(event, e.StallCompared)
     )
     assert f"{named} (rank 0)" in compared.text.splitlines(), "rank 1 is past that"
+    early = journal.Stall([0, 1], True, True, 20.0, {0: "S", 1: "S"}, early=True)
+    assert any(isinstance(event, e.Stalled) for event in read(meets(0), early, *stall))
+    assert not any(isinstance(event, e.Stalled) for event in read(early, *stall))
+
+
+@pytest.mark.parametrize(
+    ("calls", "shown"),
+    [
+        (("barrier", "recv"), True),
+        (("send", "barrier"), True),
+        (("recv", "recv"), True),
+        (("send", "recv"), False),
+        (("barrier", "barrier"), False),
+    ],
+)
+def test_messages_that_no_rank_sends_or_takes_are_an_early_stall(calls: tuple[str, str], shown: bool) -> None:
+    early = journal.Stall([0, 1], True, True, 20.0, {0: "R", 1: "R"}, early=True)
+    place = "/x/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    text = 'Thread 0x1 (most recent call first):\n  File "%s", line 5 in %s\n'
+    stacks = [
+        rank_records.RankStack(rank, f"node{rank}", 5 + rank, "R", "", text % (place, call))
+        for rank, call in enumerate(calls)
+    ]
+    events = read(early, *stacks, journal.InquiryEnded())
+    assert any(isinstance(event, e.Stalled) for event in events) == shown
+    if calls == ("barrier", "recv"):
+        assert "rank 1 on node1  torch/distributed/distributed_c10d.py:5 recv" in describe(events[-1])[3]
 
 
 @pytest.mark.parametrize(("state", "shown"), [("S", True), ("D", True), ("R", False)])

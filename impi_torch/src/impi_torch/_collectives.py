@@ -610,7 +610,7 @@ def alltoall_into(
 
 def send(channel: Channel, tensor: torch.Tensor, to: int, tag: int) -> Operation:
     data = dense(tensor)
-    yield partial(channel.MPI.Request.Testall, messages(channel, data, channel.comm.Isend, dest=to, tag=tag))
+    yield partial(channel.MPI.Request.Testall, messages(channel, data, channel.comm.Issend, dest=to, tag=tag))
 
 
 def receive(channel: Channel, tensor: torch.Tensor, sender: int, tag: int, note: Callable[[int], object]) -> Operation:

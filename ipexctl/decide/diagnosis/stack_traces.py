@@ -293,8 +293,11 @@ def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
         lines.append(f"the ranks {verb} at {len(groups)} different places")
     elif len(most.ranks) > 1:
         lines.append(f"all {len(most.ranks)} ranks are at the same place")
-    width = max(len(format_ranks(group.ranks)) for group in groups)
-    lines += [f"  {format_ranks(group.ranks):<{width}}  {group.where}" for group in reversed(groups)]
+    labels = [format_ranks(group.ranks) for group in groups]
+    if few and not odd:
+        labels = [f"{label} on {join_names(group.hosts, 4)}" for label, group in zip(labels, groups, strict=True)]
+    width = max(map(len, labels))
+    lines += [f"  {label:<{width}}  {group.where}" for label, group in zip(labels[::-1], groups[::-1], strict=True)]
     for group in groups:
         who = f"{format_ranks(group.ranks)} on {join_names(group.hosts, 4)}: "
         lines += [f"  {note}" if number else f"{who}{note}" for number, note in enumerate(group.notes)]
@@ -327,8 +330,12 @@ def find_odd_ranks(groups: Sequence[StackGroup]) -> tuple[int, ...]:
 
 
 def show_stall(groups: Sequence[StackGroup], stacks: Sequence[RankStack]) -> bool:
-    """Returns whether ranks wait for others that do nothing."""
+    """Returns whether ranks wait for others that do nothing, or all of them for messages that no rank sends, or takes:
+    of a `send` and a `recv` one may wait for the network."""
     odd = find_odd_ranks(groups)
+    messages = {group.function for group in groups} & {"send", "recv"}
+    if all(group.waits for group in groups) and len(messages) == 1:
+        return True
     return any(group.waits for group in groups) and bool(odd) and not {"R"} & {s.state for s in stacks if s.rank in odd}
 
 

@@ -18,7 +18,7 @@ _CAUSES: Mapping[str, str] = {
     "PartialState, which reads no variable, cpu=True",
     "lightning": "Lightning's Trainer was not told of the others: give it num_nodes, devices and strategy",
     "local-rank": "{line} waits for --local_rank, which nobody gives: read the variable LOCAL_RANK there",
-    "address": "{line} sets MASTER_ADDR to {value}: leave it to ipexctl",
+    "address": "{line} sets the rendezvous address to {value}: leave MASTER_ADDR to ipexctl, and init_method out",
     "torchrun": "a torchrun in the run makes a world of its own: start the script itself, or --engine torchrun SCRIPT",
     "spawn": "the processes that a rank starts, as by torch.multiprocessing.spawn, work with each other alone: leave "
     "out the spawn, and read RANK, LOCAL_RANK and WORLD_SIZE; or --per-host, where MASTER_ADDR and MASTER_PORT stay as "
@@ -83,16 +83,17 @@ def describe_rendezvous(records: Mapping[int, RankRendezvous], waiting: Collecti
 
 
 def _describe_change(records: Sequence[RankRendezvous]) -> str:
-    """``train.py:4 sets MASTER_ADDR to localhost (ranks 0-3)``; of ports, where only these differ from the plan."""
+    """``train.py:4 sets the rendezvous address to localhost (ranks 0-3)``; its port, where only that differs from the
+    plan."""
     first, ranks = records[0], [record.rank for record in records]
     who = _shorten(first.line) or "the script or a library"
     ports = dict.fromkeys(printable(record.port) for record in records)
-    variable = f"MASTER_ADDR to {printable(first.address)}"
+    what = f"address to {printable(first.address)}"
     if first.address == first.planned:
-        variable = f"MASTER_PORT to {join_names(list(ports), 4)}" + (
-            ", another one in each rank" if len(ports) > 1 else ""
-        )
-    return f"{who} sets {variable} ({format_ranks(ranks)})"
+        what = f"port to {join_names(list(ports), 4)}"
+        if len(ports) > 1:
+            what += ", another one in each rank"
+    return f"{who} sets the rendezvous {what} ({format_ranks(ranks)})"
 
 
 def _shorten(line: str) -> str:

@@ -279,7 +279,7 @@ class JournalReader:
         stacks, groups = self._stacks, stack_traces.group_stacks(self._stacks)
         early, self._early = self._early, None
         shown = stack_traces.show_stall(groups, stacks) or have_mismatch(stacks) or self._requested
-        if early and (shown or self._find_missing(early.ranks)):
+        if early and (shown or self._find_missing(early.ranks) or self._find_hopeless(early.ranks)):
             yield from self._report_stall(early)
             yield from stacks
             self._stacks = stacks
@@ -330,6 +330,13 @@ class JournalReader:
         self._stacks = self._stacks if self._requested else []
         yield stall
         yield e.Message(text, "warning", code="stalled")
+
+    def _find_hopeless(self, stalled: Collection[int]) -> bool:
+        """Returns whether one of these ranks waits in a rendezvous to which others cannot come."""
+        records = [
+            record for rank, record in self._rendezvous.items() if rank in stalled and rank not in self._connected
+        ]
+        return any(find_hopeless_rendezvous(record, self._running.hosts) for record in records)
 
     def _describe_missing(self, stalled: Collection[int]) -> str:
         missing, joined = self._find_missing(stalled), self._connected

@@ -93,7 +93,7 @@ def prepare_launch(
     identify_machines(inventory.hosts, facts, task.allow_duplicates)  # refused before anything is sent
     engine = request.engine
     programs = wrap_start(engine, request.starts[0]) if engine else request.starts
-    starts = yield from find_programs(programs, inventory, context, facts)
+    starts = yield from find_programs(programs, request.project, inventory, context, facts)
     if starts is None:
         return None
     places = yield from _sync_project(request, inventory, context, facts)
@@ -216,7 +216,7 @@ def _find_script(request: RunRequest) -> Path | None:
     """Returns the Python file of this machine that the ranks start."""
     start = request.starts[0]
     if start.kind == "module":
-        return find_local_module(start.name)
+        return find_local_module(start.name, request.project)
     return request.script if start.kind == "python" else None
 
 

@@ -13,31 +13,39 @@ from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Command, Inventory, Link
 from ipexctl.model.text import printable
+from ipexctl.verbs.files.project import Project
 
 _TIMEOUT = 20.0  # seconds: the first start of an interpreter from a cold network file system
 
 
-def find_local_module(name: str) -> Path | None:
-    """Returns the file below the current directory that ``-m`` starts, if there is one."""
-    base = Path(*name.split("."))
-    files = (base / "__main__.py", base.with_suffix(".py"))
-    return next((file for file in files if file.is_file()), None)
+def find_local_module(name: str, project: Project) -> Path | None:
+    """Returns the file that ``-m`` starts, below the current directory or one of the project's that is on the ranks'
+    path; None if there is none."""
+    for base in (directory.joinpath(*name.split(".")) for directory in _list_import_directories(project)):
+        for file in (base / "__main__.py", base.with_name(f"{base.name}.py")):
+            if file.is_file():
+                return file
+    return None
+
+
+def _list_import_directories(project: Project) -> list[Path]:
+    return [Path(), *(project.root / path for path in project.list_import_paths())]
 
 
 def find_programs(
-    starts: Sequence[Start], inventory: Inventory, context: Context, facts: Mapping[str, Facts]
+    starts: Sequence[Start], project: Project, inventory: Inventory, context: Context, facts: Mapping[str, Facts]
 ) -> Workflow[tuple[Start, ...] | None]:
     """Returns what is started, with what the hosts say of it; None where a host lacks it. Raises `UsageError` for a
     file here that has the name of a program of the environment."""
     of_host = {host.name: starts[0 if host is inventory.head else -1] for host in inventory}
-    asked = [host for host in inventory if _must_ask(of_host[host.name])]
+    asked = [host for host in inventory if _must_ask(of_host[host.name], project)]
 
     def find(link: Link, _: object) -> bool | Failure | None:
         host = link.host.name
         installed = facts[host].installed
         runtime = build_runtime(installed.marker if installed else None)
         if of_host[host].kind == "module":
-            return _find_module(link, of_host[host].name, runtime)
+            return _find_module(link, of_host[host].name, project, runtime)
         return _find_program(link, of_host[host], runtime)
 
     found = yield from run_on_hosts(context, asked, "look for the program", find)
@@ -52,17 +60,20 @@ def find_programs(
     return tuple(known)
 
 
-def _must_ask(start: Start) -> bool:
-    return (
-        bool(start.program) or start.is_ambiguous or (start.kind == "module" and find_local_module(start.name) is None)
-    )
+def _must_ask(start: Start, project: Project) -> bool:
+    if start.kind == "module":
+        return find_local_module(start.name, project) is None
+    return bool(start.program) or start.is_ambiguous
 
 
-def _find_module(link: Link, name: str, runtime: Runtime) -> bool | Failure:
+def _find_module(link: Link, name: str, project: Project, runtime: Runtime) -> bool | Failure:
     if link.run(Command((runtime.python, "-c", FIND_MODULE, name), timeout=_TIMEOUT)).ok:
         return True
-    what = f"the environment has no module {printable(name, 200)} to start, nor is it below {Path.cwd()}"
-    hint = advise("install", "--with", name.partition(".")[0])
+    what = f"the environment has no module {printable(name, 200)} to start, nor is it below {project.root}"
+    package = name.partition(".")[0]
+    hint: str = advise("install", "--with", package)
+    if any((directory / package).is_dir() for directory in _list_import_directories(project)):
+        hint = f"name a module of the project's own {printable(package, 200)}"  # not a stranger's package of its name
     return Failure(link.host.name, Kind.STEP, what, hint, "no-module")
 
 

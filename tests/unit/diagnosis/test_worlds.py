@@ -184,7 +184,8 @@ def meets(
 
 
 def test_an_address_at_which_no_other_host_can_be_met_is_reported_at_once() -> None:
-    text = "ar.py:4 sets MASTER_ADDR to localhost (rank 1): that is each host itself, where 1 of 2 ranks cannot be met"
+    itself = "that is each host itself, where 1 of 2 ranks cannot be met"
+    text = f"ar.py:4 sets the rendezvous address to localhost (rank 1): {itself}"
     assert find_hopeless_rendezvous(meets(1), ("node0", "node1")) == text
     assert not find_hopeless_rendezvous(meets(1), ("node1", "node1")), "both are here"
     inner = meets(1)._replace(inner=True)
@@ -197,10 +198,10 @@ def test_an_address_at_which_no_other_host_can_be_met_is_reported_at_once() -> N
 
 def test_a_stalled_rendezvous_names_the_line_once_for_all_ranks_of_it() -> None:
     places = {rank: meets(rank) for rank in range(3)}
-    assert describe_rendezvous(places, {0, 1}) == ["ar.py:4 sets MASTER_ADDR to localhost (ranks 0-1)"]
+    assert describe_rendezvous(places, {0, 1}) == ["ar.py:4 sets the rendezvous address to localhost (ranks 0-1)"]
     ports = {rank: meets(rank, "10.0.0.1", str(rank), line="") for rank in range(2)}
     assert describe_rendezvous(ports, {0, 1}) == [
-        "the script or a library sets MASTER_PORT to 0, 1, another one in each rank (ranks 0-1)"
+        "the script or a library sets the rendezvous port to 0, 1, another one in each rank (ranks 0-1)"
     ]
 
 

@@ -9,6 +9,7 @@ from ipexctl.decide.planning.sync import SyncPlan, describe_large_transfer, desc
 from ipexctl.model.errors import UsageError
 from ipexctl.model.trees import TreeEntry
 from ipexctl.verbs.files.project import Project, compile_project_ignore, find_project
+from ipexctl.verbs.run.programs import find_local_module
 
 
 @pytest.fixture
@@ -95,8 +96,13 @@ def test_the_root_and_a_src_layout_are_for_modules(root: Path) -> None:
     assert find_project(root, None).list_import_paths() == [""]
     (root / "pyproject.toml").touch()
     assert find_project(root, None).list_import_paths() == ["", "src"]
+    module = root / "src/other/__main__.py"
+    module.touch()
+    assert find_local_module("other", find_project(root, None)) == module
+    assert find_local_module("other.train", find_project(root, None)) is None
     (root / "src/__init__.py").touch()
     assert find_project(root, None).list_import_paths() == [""], "a package of that name"
+    assert find_local_module("other", find_project(root, None)) is None
 
 
 def test_what_the_user_says_decides_before_git(root: Path) -> None:
