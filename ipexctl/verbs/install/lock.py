@@ -285,7 +285,7 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
         sources, down = _add_answering_indexes(indexes, sources)
     renewed = set(map(canonicalize_name, task.upgrade))
     held = {name: version for name, version in base.packages.items() if name not in renewed} if base else {}
-    sources = replace(sources, preferred=held)
+    sources = replace(sources, preferred=held, find_links=(*sources.find_links, *_list_kept_directories(request)))
     asked = [*request.pins, *task.with_, *(f"-r {Path(name).absolute()}" for name in task.requirements)]
     try:
         wheels = _resolve_wheels(request, asked, sources, indexes, down)
@@ -302,6 +302,9 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
     if needed := request.find_unremoved(wheel.name for wheel in wheels):
         reasons = [f"{name} is needed by other packages of the environment" for name in needed]
         raise UsageError("not all of these packages can be removed", reasons=reasons, exit=Exit.STEP)
+    if older := _describe_downgrades(request, wheels):
+        what, hint = "packages that stay would become older", "add --find-links DIRECTORY, where their wheels are"
+        raise UsageError(what, reasons=older, hint=hint, exit=Exit.STEP)
     wheels = measure_sizes(wheels, sources)
     confusion = sources.find_dependency_confusion()
     notes = [confusion] if confusion else []
@@ -320,6 +323,27 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
     packages.save_lock(cache, lock)
     yield StepEnded("", "lock the wheels", "ok", f"{pluralize(len(wheels), 'wheel')}, {format_size(lock.size)}")
     return lock
+
+
+def _list_kept_directories(request: LockRequest) -> tuple[str, ...]:
+    """The directories of wheels of this machine from which the environment whose versions are kept was made."""
+    made_by = packages.find_lock(request.context.cache, request.base.id) if request.base else None
+    wheels = [wheel for wheel in made_by.wheels if wheel.local and wheel.name != _IMPI] if made_by else []
+    return tuple(dict.fromkeys(str(get_local_wheel_path(wheel).parent) for wheel in wheels))
+
+
+def _describe_downgrades(request: LockRequest, wheels: Sequence[Wheel]) -> list[str]:
+    """Describes packages that were asked for earlier, and not in another way now, and would become older."""
+    if not request.base:
+        return []
+    held, taken = request.base.packages, {wheel.name: wheel.version for wheel in wheels}
+    unchanged = set(request.base.requested or ()) & set(request.task.with_)
+    names = [name for name in map(read_package_name, unchanged) if name in held and name in taken]
+    return [
+        f"{name} {held[name]} would become {taken[name]}: nothing in use has wheels of it, or of what it needs"
+        for name in sorted(names)
+        if Version(taken[name]) < Version(held[name])
+    ]
 
 
 def _describe_old_releases(request: LockRequest, sources: Sources, wheels: Sequence[Wheel]) -> list[str]:
