@@ -361,9 +361,7 @@ def test_closing_the_link_ends_a_run_whose_first_words_are_on_the_way(tmp_path: 
         assert not find_running(mark)
 
 
-def test_a_reader_that_pauses_slows_the_writer_down_instead_of_filling_memory(
-    streaming_link: Link, tmp_path: Path
-) -> None:
+def test_a_reader_that_pauses_slows_the_writer_down(streaming_link: Link, tmp_path: Path) -> None:
     counter = tmp_path / "count"
     text = f"i=0; while [ $i -lt 60 ]; do head -c 1000000 /dev/zero; i=$((i+1)); echo $i > {counter}; done"
     with streaming_link.stream(sh(text)) as channel:

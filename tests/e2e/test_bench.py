@@ -9,9 +9,7 @@ from tests.e2e.workspace import ACTOR, LIGHT, Workspace, find_orphans
 BENCH = ("bench", "bert", "--limit", "node0", "--venv", LIGHT, "--size", "tiny")
 
 
-def test_on_busy_hosts_a_bench_names_the_run_and_the_one_command_that_ends_it(
-    workspace: Workspace, hosts: Cluster, start: Callable[..., Any]
-) -> None:
+def test_a_bench_on_busy_hosts_names_the_run(workspace: Workspace, hosts: Cluster, start: Callable[..., Any]) -> None:
     running_command = start("run", "--venv", LIGHT, "--limit", "node0", ACTOR, "count", "3000")
     running_command.until("0│")
     result = workspace(*BENCH)

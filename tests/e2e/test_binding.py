@@ -45,9 +45,7 @@ def binding(version: str, real: Path) -> Built:
     return wheels.wheel("oneccl-bind-pt", version, files)
 
 
-def test_the_binding_goes_from_an_index_to_ranks_that_import_it_and_use_its_own_mpi(
-    make_cluster: Callable[..., Cluster], tmp_path: Path
-) -> None:
+def test_the_binding_goes_from_an_index_to_the_ranks(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     """In its newest layout; tests/integration/test_install.py has them all."""
     cluster = make_cluster("node0", "node1")
     workspace = Workspace(cluster, tmp_path / "desk")

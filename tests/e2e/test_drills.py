@@ -174,9 +174,7 @@ def test_a_part_killed_at_any_point_leaves_nothing(
 @pytest.mark.fault("F10")
 @pytest.mark.parametrize("again", ROUNDS)
 @pytest.mark.parametrize("point", POINTS if len(ROUNDS) > 1 else list(POINTS)[3::4])
-def test_an_sshd_killed_with_all_its_sessions_leaves_nothing(
-    hosts: Cluster, tmp_path: Path, point: str, again: int
-) -> None:
+def test_a_killed_sshd_with_its_sessions_leaves_nothing(hosts: Cluster, tmp_path: Path, point: str, again: int) -> None:
     one = Drill(hosts, tmp_path / "desk", point, again)
     for process in hosts.processes("node1"):
         if "sshd" in process.argv[0]:
@@ -211,9 +209,7 @@ def test_a_killed_controller_with_a_lease_leaves_nothing(hosts: Cluster, tmp_pat
 
 @pytest.mark.fault("G4")
 @pytest.mark.parametrize("again", ROUNDS)
-def test_a_killed_controller_without_a_lease_loses_neither_the_run_nor_a_byte(
-    hosts: Cluster, tmp_path: Path, again: int
-) -> None:
+def test_a_killed_controller_without_a_lease_loses_no_byte(hosts: Cluster, tmp_path: Path, again: int) -> None:
     def drill(point: str) -> None:
         one = Drill(hosts, tmp_path / point, point, again)
         one.command.signal(signal.SIGKILL)

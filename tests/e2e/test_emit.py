@@ -82,9 +82,7 @@ def test_sbatch_is_a_script_whose_ranks_srun_numbers(workspace: Workspace, hosts
 
 @pytest.mark.stack
 @pytest.mark.timeout(1200)
-def test_torchrun_is_started_on_every_host_and_they_train_together(
-    recipes: str, hosts: Cluster, workspace: Workspace
-) -> None:
+def test_torchrun_on_every_host_trains_together(recipes: str, hosts: Cluster, workspace: Workspace) -> None:
     carried(workspace, EXAMPLE)
     text = emitted(
         workspace,

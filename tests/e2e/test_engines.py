@@ -212,9 +212,7 @@ def trained(result: CommandResult, workspace: Workspace) -> None:
 @pytest.mark.stack
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich-wheel", marks=pytest.mark.beyond_core)], indirect=True)
-def test_the_example_trains_unchanged_under_the_hosts_own_mpi(
-    installed: Installed, workspace: Workspace, mpi: str
-) -> None:
+def test_the_example_trains_under_the_hosts_own_mpi(installed: Installed, workspace: Workspace, mpi: str) -> None:
     result = workspace("run", *ON, "--mpi", mpi, "--ppn", "1", EXAMPLE, "--steps", "3", timeout=600)
     trained(result, workspace)
     assert not find_orphans(installed.cluster)

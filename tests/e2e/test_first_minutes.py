@@ -16,9 +16,7 @@ pytestmark = [pytest.mark.hosts, pytest.mark.stack, pytest.mark.timeout(1200)]
 ON = ("--limit", "node0,node1")
 
 
-def test_init_and_play_train_with_accelerate_and_ipex_on_two_hosts(
-    recipes: str, workspace: Workspace, hosts: Cluster
-) -> None:
+def test_init_and_play_train_with_accelerate_and_ipex(recipes: str, workspace: Workspace, hosts: Cluster) -> None:
     shutil.copytree(ROOT / "examples", workspace.path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     result = workspace.succeed(
         "init", *ON, "--backend", "gloo", "--yes", "examples/nlp_example.py", "--epochs", "1", "--pairs", "256"

@@ -117,9 +117,7 @@ def separate(workspace: Workspace) -> Any:
     return workspace.report()["run"].get("separate")
 
 
-def test_a_model_of_a_hub_is_loaded_by_its_name_where_no_rank_reaches_the_hub(
-    frameworks: Cluster, workspace: Workspace
-) -> None:
+def test_a_model_of_a_hub_is_loaded_where_no_rank_reaches_it(frameworks: Cluster, workspace: Workspace) -> None:
     script, words = RANKS / "hub.py", ("run", "--venv", VENV, "--ppn", "1", "--limit")
     assert workspace(*words, "node0", script, "make", "/root/tiny").code == 0
     made = frameworks.path("node0", "/root/tiny")

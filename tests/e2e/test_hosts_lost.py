@@ -76,9 +76,7 @@ def test_a_detached_run_goes_on_without_a_host_that_was_cut_and_takes_it_back(
 
 
 @over("none")
-def test_a_run_does_not_start_again_if_too_few_hosts_remain(
-    start: Start, hosts: Cluster, group: tuple[str, ...]
-) -> None:
+def test_a_run_does_not_start_again_with_too_few_hosts(start: Start, hosts: Cluster, group: tuple[str, ...]) -> None:
     command = start(*RUN, *group, "--restarts", "1", "--min-hosts", "3", RANKS / "again.py", **REJOIN)
     command.until("0│start 0", "1│start 0", "2│start 0")
     hosts.power_off("node2")
@@ -89,9 +87,7 @@ def test_a_run_does_not_start_again_if_too_few_hosts_remain(
     assert not find_orphans(hosts, ["node0", "node1"])
 
 
-def test_a_host_that_goes_dark_before_the_start_is_reported_with_the_others_done(
-    workspace: Workspace, hosts: Cluster
-) -> None:
+def test_a_host_that_is_dark_before_the_start_is_reported(workspace: Workspace, hosts: Cluster) -> None:
     with hosts.cut("node1"):
         words = ("--json", "--venv", LIGHT, "--connect-timeout", "3", ACTOR, "say")
         result = workspace("run", *words)

@@ -59,9 +59,7 @@ def test_install_puts_impi_on_every_host_and_says_so(impi: CommandResult, hosts:
         assert marker["packages"]["impi-torch"]
 
 
-def test_the_example_trains_over_impi_by_one_option_as_it_does_over_gloo(
-    impi: CommandResult, workspace: Workspace
-) -> None:
+def test_the_example_trains_over_impi_as_over_gloo(impi: CommandResult, workspace: Workspace) -> None:
     assert impi.code == 0, impi
     gloo = train(workspace, "--backend", "gloo")
     ours = train(workspace, "--backend", "impi")

@@ -28,9 +28,7 @@ def lines(workspace: Workspace, rank: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in workspace.written(rank).decode().splitlines() if line.startswith("{")]
 
 
-def test_the_playbook_trains_on_all_hosts_and_infers_on_each_with_ipex(
-    installed: Installed, workspace: Workspace
-) -> None:
+def test_the_playbook_trains_and_infers_with_ipex(installed: Installed, workspace: Workspace) -> None:
     words = ("--tags", "train", "--tags", "infer", "--var", "size=tiny", "--var", "batch=4", "--var", f"dtype={DTYPE}")
     result = workspace.succeed("play", "--limit", "node0,node1", ROOT / "playbooks/ipex.yaml", *words, timeout=1100)
     actual = measured(result)
@@ -64,9 +62,7 @@ def test_every_form_of_ipex_optimize_works_and_is_measured(
     assert actual.get("cosine", 1.0) > 0.95
 
 
-def test_the_playbook_infers_with_instances_side_by_side_on_two_hosts(
-    installed: Installed, workspace: Workspace
-) -> None:
+def test_the_playbook_infers_with_instances_on_two_hosts(installed: Installed, workspace: Workspace) -> None:
     variables = {"model": "resnet50", "dtype": "fp32", "size": "tiny", "instances": "2"}
     words = [word for name, value in variables.items() for word in ("--var", f"{name}={value}")]
     result = workspace.succeed(
@@ -80,9 +76,7 @@ def test_the_playbook_infers_with_instances_side_by_side_on_two_hosts(
     assert not find_orphans(installed.cluster)
 
 
-def test_the_bench_is_a_step_of_a_playbook_and_measures_ipex_beside_stock_torch(
-    installed: Installed, workspace: Workspace
-) -> None:
+def test_the_bench_of_a_playbook_measures_ipex_beside_torch(installed: Installed, workspace: Workspace) -> None:
     words = ("--tags", "bench", "--var", "size=tiny", "--var", "compile=false")
     result = workspace.succeed("play", "--limit", "node0,node1", ROOT / "playbooks/bench.yaml", *words, timeout=900)
     rows = dict(re.findall(r"^(?:  |✗ )((?:stock|ipex)-\S+) +(.*)$", result.out, re.MULTILINE))

@@ -48,9 +48,7 @@ def test_all_hosts_go_on_from_the_last_whole_checkpoint_of_one(workspace: Worksp
     assert not find_orphans(hosts)
 
 
-def test_a_host_that_is_lost_while_it_copies_costs_nothing_but_itself(
-    start: Start, workspace: Workspace, hosts: Cluster
-) -> None:
+def test_a_host_lost_while_it_copies_costs_only_itself(start: Start, workspace: Workspace, hosts: Cluster) -> None:
     command = start(*RUN, *LIGHTLY, "40", "15", "200", "0", **QUICK)
     command.until("0│step 18")  # 200 MiB take 6 s, and the next ones come 12 s later
     hosts.power_off("node1")

@@ -63,9 +63,7 @@ def test_intels_benchmark_runs_across_hosts(workspace: Workspace, hosts: Cluster
     assert not find_orphans(hosts)
 
 
-def test_interfaces_are_chosen_per_host_whatever_comes_first_and_whatever_their_names(
-    make_cluster: Callable[..., Cluster], tmp_path: Path
-) -> None:
+def test_interfaces_are_chosen_per_host(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     """The first interface is docker0, then one of another network; node1's has another name than the head's."""
     cluster = make_cluster(
         Spec("node0", networks=("aux", "lan"), docker=True),

@@ -32,9 +32,7 @@ def separate(workspace: Workspace) -> Any:
     return workspace.report()["run"].get("separate")
 
 
-def test_ranks_that_work_apart_are_reported_while_they_run_first_in_the_card_and_in_the_report(
-    workspace: Workspace,
-) -> None:
+def test_ranks_that_work_apart_are_reported_while_they_run(workspace: Workspace) -> None:
     result, worlds = run(workspace, TRAIN.format(join=HALVES), "--ppn", "2"), {"2": 2}
     assert result.code == 0, result
     assert (separate(workspace)["code"], separate(workspace)["worlds"]) == ("never-met", worlds)
@@ -53,9 +51,7 @@ def test_ranks_that_have_met_are_left_alone(workspace: Workspace) -> None:
     assert separate(workspace) is None
 
 
-def test_a_script_that_sets_the_address_itself_is_named_with_its_line_before_and_at_the_stall(
-    workspace: Workspace,
-) -> None:
+def test_a_script_that_sets_the_address_is_named_with_its_line(workspace: Workspace) -> None:
     result = run(workspace, WAITS, "--ppn", "1", "--stall-warn", "2", "--stall", "kill")
     assert result.code == 6, result
     line = "train.py:3 sets the rendezvous address to localhost"

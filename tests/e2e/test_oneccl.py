@@ -72,9 +72,7 @@ def bound(request: pytest.FixtureRequest, recipes: str, hosts: Cluster) -> tuple
     return venv, module
 
 
-def test_recipe_4_ranks_on_two_hosts_add_up_over_ccl_with_nothing_sourced(
-    bound: tuple[str, str], workspace: Workspace, hosts: Cluster
-) -> None:
+def test_recipe_4_ranks_add_up_over_ccl(bound: tuple[str, str], workspace: Workspace, hosts: Cluster) -> None:
     venv, module = bound
     script = ROOT / "examples/oneccl.py"
     workspace.succeed(
@@ -97,9 +95,7 @@ def test_recipe_4_ranks_on_two_hosts_add_up_over_ccl_with_nothing_sourced(
 
 @BINDINGS
 @pytest.mark.beyond_core
-def test_recipe_2_accelerate_takes_ccl_where_it_is_installed(
-    bound: tuple[str, str], workspace: Workspace, hosts: Cluster
-) -> None:
+def test_recipe_2_accelerate_takes_ccl(bound: tuple[str, str], workspace: Workspace, hosts: Cluster) -> None:
     venv, _ = bound
     words = ("--limit", "node[0-1]", "--ppn", "1", "--venv", venv, "--launcher", "accelerate")
     workspace.succeed("run", *words, "--env", f"ACCELERATE_MIXED_PRECISION={PRECISION}", NLP, *QUICK, timeout=600)
@@ -110,9 +106,7 @@ def test_recipe_2_accelerate_takes_ccl_where_it_is_installed(
 
 
 @BINDINGS
-def test_recipe_3_the_trainer_takes_ccl_by_the_guides_own_argument(
-    bound: tuple[str, str], workspace: Workspace, hosts: Cluster
-) -> None:
+def test_recipe_3_the_trainer_takes_ccl(bound: tuple[str, str], workspace: Workspace, hosts: Cluster) -> None:
     venv, _ = bound
     # Without --do_eval: there Accelerate gathers into one long tensor, which Gloo, behind the double, does not take.
     args = ["ccl" if word == "gloo" else word for word in GUIDE if word != "--do_eval"]

@@ -33,9 +33,7 @@ def prepare(cluster: Cluster, path: Path) -> Workspace:
     return workspace
 
 
-def test_install_and_run_without_a_flag_train_where_only_the_default_index_is_in_reach(
-    make_cluster: Callable[..., Cluster], tmp_path: Path
-) -> None:
+def test_install_and_run_train_without_a_flag(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     cluster = make_cluster("node0", "node1")
     workspace = prepare(cluster, tmp_path)
     closed = {urlsplit(index.url).hostname or "" for index in load_releases().indexes.values()}

@@ -83,9 +83,7 @@ def test_a_check_with_differences_changes_nothing_on_any_host(workspace: Workspa
     assert not (workspace.path / "fetched").exists()
 
 
-def test_a_run_does_not_begin_without_a_host_that_is_away_and_the_rest_comes_back_to_it(
-    workspace: Workspace, hosts: Cluster
-) -> None:
+def test_a_run_does_not_begin_without_a_host_that_is_away(workspace: Workspace, hosts: Cluster) -> None:
     for name in hosts.names:
         hosts.exec(name, ["rm", "-rf", find_place(workspace.path / "code")])
     with hosts.power_off("node1"):

@@ -41,9 +41,7 @@ def test_a_shell_script_gets_its_arguments_as_they_are_and_no_shell_sees_them(wo
     assert not find_orphans(workspace.cluster)
 
 
-def test_a_server_on_each_host_is_up_when_the_command_returns_and_stopped_with_its_daemons(
-    workspace: Workspace,
-) -> None:
+def test_a_server_on_each_host_is_up_at_the_return_and_stopped(workspace: Workspace) -> None:
     server = ("--per-host", "--program", "--ready", "http://{address}:{port}/", "--detach", "--port", "8123")
     workspace.succeed("run", "--venv", LIGHT, *server, "--", "python3", "-m", "http.server", "{port}")
     for host in workspace.cluster.names:

@@ -17,9 +17,7 @@ LEDGER = "/root/ledger"
 
 
 @pytest.mark.parametrize("engine", ["impi", "openmpi"])
-def test_a_rank_that_knows_the_runs_nonce_still_speaks_for_itself_alone(
-    workspace: Workspace, hosts: Cluster, engine: str
-) -> None:
+def test_a_rank_that_knows_the_nonce_speaks_for_itself(workspace: Workspace, hosts: Cluster, engine: str) -> None:
     if engine != "impi" and not shutil.which(f"mpirun.{engine}"):
         pytest.skip(f"mpirun.{engine} is not installed on this machine")
     workspace.succeed(*RUN, *(("--mpi", engine) if engine != "impi" else ()), "--ppn", "1", ACTOR, "forge", LEDGER)
@@ -47,9 +45,7 @@ def test_a_run_that_ends_before_it_can_be_stopped_for_its_loss_has_not_ended_wel
     assert (without.code, without.answer["codes"]) == (0, ["nan"]), without
 
 
-def test_an_interpreter_error_before_the_script_begins_is_the_ranks_own_failure(
-    workspace: Workspace, tmp_path: Path
-) -> None:
+def test_an_interpreter_error_is_the_ranks_own_failure(workspace: Workspace, tmp_path: Path) -> None:
     script = tmp_path / "job/broken.py"
     script.parent.mkdir()
     script.write_text("def f(:\n")

@@ -122,9 +122,7 @@ def test_recipe_2_mpirun_starts_accelerate_for_each_of_16_ranks_on_four_hosts(fo
     ranks_of(output(four, result, 16), 4)
 
 
-def test_recipe_2_accelerate_starts_mpirun_on_hosts_that_have_no_keys_for_each_other(
-    recipes: str, workspace: Workspace, hosts: Cluster
-) -> None:
+def test_recipe_2_accelerate_starts_mpirun_without_keys(recipes: str, workspace: Workspace, hosts: Cluster) -> None:
     asked = ("--limit", "node[0-1]", "--ppn", "2", "--mpirun-hostfile", "~/hostfile", "--file", "default_config.yaml")
     assert workspace("accelerate", "config", *asked, "--precision", PRECISION).code == 0
     refused = hosts.exec("node0", ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "10.77.0.11", "true"])
@@ -139,9 +137,7 @@ def test_recipe_2_accelerate_starts_mpirun_on_hosts_that_have_no_keys_for_each_o
     ranks_of(output(workspace, result, 4), 2)
 
 
-def test_recipe_2_interrupted_while_accelerate_runs_mpirun_leaves_nothing(
-    recipes: str, workspace: Workspace, hosts: Cluster
-) -> None:
+def test_recipe_2_interrupted_leaves_nothing(recipes: str, workspace: Workspace, hosts: Cluster) -> None:
     config = ROOT / "examples/accelerate_cluster.yaml"
     args = ("--cpu", "--epochs", "1000", "--mixed_precision", PRECISION)
     words = ("--limit", "node[0-1]", "--ppn", "1", *ACCELERATE, config, NLP, *args)

@@ -31,9 +31,7 @@ def test_doctor_finds_the_hosts_fit_for_the_run(installed: Installed, workspace:
     assert not [finding for finding in result.answer["findings"] if finding["level"] == "error"]
 
 
-def test_the_example_trains_and_the_loss_falls_on_every_rank_whatever_the_names_of_interfaces(
-    installed: Installed, workspace: Workspace
-) -> None:
+def test_the_example_trains_whatever_the_names_of_interfaces(installed: Installed, workspace: Workspace) -> None:
     """One host has Docker's bridge, the other one another name for its interface: torch finds its way."""
     cluster = installed.cluster
     for words in ("link add docker0 type bridge", "address add 172.17.0.1/16 dev docker0", "link set docker0 up"):

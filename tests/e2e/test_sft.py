@@ -24,9 +24,7 @@ def desk(frameworks: Cluster, tmp_path: Path) -> Workspace:
 
 
 @pytest.mark.parametrize(("method", "written"), [("lora", ("adapter", "merged")), ("full", ("merged",))])
-def test_the_playbook_fine_tunes_and_brings_back_what_loads(
-    desk: Workspace, method: str, written: tuple[str, ...]
-) -> None:
+def test_the_playbook_fine_tunes_to_what_loads(desk: Workspace, method: str, written: tuple[str, ...]) -> None:
     desk.succeed("examples", "copy", "sft", "mine")
     fetched = desk.path / "mine/fetched"
     words = ("--limit", "node[0-1]", "--skip-tags", "prepare", "--var", f"method={method}")
@@ -72,9 +70,7 @@ def test_what_is_said_of_memory_beforehand_is_what_ranks_take(desk: Workspace) -
         (("--preflight", "1000", "1000"), "node0 has too little memory for its ranks"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_before_it_begins(
-    desk: Workspace, words: tuple[str, ...], sentence: str
-) -> None:
+def test_what_cannot_be_trained_is_refused_first(desk: Workspace, words: tuple[str, ...], sentence: str) -> None:
     result = desk("run", "--limit", "node0", "--ppn", "1", SCRIPT, *words, timeout=300)
     assert (result.code, sentence in result.out + result.err) == (5, True), result
 

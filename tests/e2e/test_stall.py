@@ -26,9 +26,7 @@ def test_a_rank_that_hangs_while_others_wait_in_a_collective_is_the_odd_one_name
 
 
 @over("gloo")
-def test_ranks_in_different_collectives_are_told_so_with_number_kind_and_size(
-    workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
-) -> None:
+def test_ranks_in_different_collectives_are_named(workspace: Workspace, hosts: Cluster, group: tuple[str, ...]) -> None:
     """Before --stall-warn: they can never meet."""
     words = ("run", *group, "--ppn", "1", "--time-limit", "45")
     result = workspace(*words, RANKS / "mismatch.py", "1")

@@ -122,9 +122,7 @@ def fail_and_end(command: Started, hosts: Cluster, begins: str) -> None:
 
 
 @over()
-def test_node0_that_was_cut_off_takes_part_in_the_next_restart(
-    start: Start, hosts: Cluster, group: tuple[str, ...]
-) -> None:
+def test_node0_that_was_cut_off_joins_the_next_restart(start: Start, hosts: Cluster, group: tuple[str, ...]) -> None:
     timings = {"IPEXCTL_TIMINGS": json.dumps({**json.loads(QUICK["IPEXCTL_TIMINGS"]), "rejoin": 25.0})}
     detached = start(*RUN, *group, "--detach", "--min-hosts", "2", RANKS / "survive.py", **timings).end(60.0)
     assert detached.code == 0, detached
@@ -237,9 +235,7 @@ SPLIT = ("--limit", "node0,node1", "--min-hosts", "1", "--on-split", "wait")
 
 
 @over("none")
-def test_of_two_hosts_the_one_that_the_command_still_reaches_goes_on(
-    start: Start, hosts: Cluster, group: tuple[str, ...]
-) -> None:
+def test_of_two_hosts_the_one_still_reached_goes_on(start: Start, hosts: Cluster, group: tuple[str, ...]) -> None:
     """By its only vote: node0, which is cut off and lives, has ended its rank before, and is a spare afterwards."""
     timings = {"IPEXCTL_TIMINGS": json.dumps({**json.loads(QUICK["IPEXCTL_TIMINGS"]), "rejoin": 5.0})}
     command = start(*RUN, *group, *SPLIT, RANKS / "survive.py", **timings)

@@ -63,9 +63,7 @@ def test_a_detached_run_is_watched_by_another_workspace_to_its_end_without_a_mis
     assert not find_orphans(hosts)
 
 
-def test_the_profile_of_a_detached_run_comes_to_who_attaches(
-    workspace: Workspace, hosts: Cluster, tmp_path: Path
-) -> None:
+def test_the_profile_of_a_detached_run_comes_at_attach(workspace: Workspace, hosts: Cluster, tmp_path: Path) -> None:
     """Also where the run has ended: its traces wait on each host."""
     workspace.succeed(*RUN, "--detach", "--profile", "3:4", ROOT / "tests/integration/ranks/profiled/train.py")
     other = Workspace(hosts, tmp_path / "other")
@@ -109,9 +107,7 @@ def test_stop_ends_a_run_from_elsewhere_and_its_output_can_still_be_fetched(
 
 
 @over("none")
-def test_stop_of_a_run_that_a_lost_guard_has_ended_is_done_when_nothing_of_it_is_left(
-    workspace: Workspace, hosts: Cluster, group: Group
-) -> None:
+def test_stop_of_a_run_whose_guard_was_lost_is_done(workspace: Workspace, hosts: Cluster, group: Group) -> None:
     assert workspace("run", *group, "--detach", ACTOR, "wait").code == 0
     [guard] = [each.outer for each in hosts.processes("node2") if "guard" in each.argv[:8]]
     os.kill(guard, signal.SIGKILL)

@@ -13,9 +13,7 @@ from tests.faults.tools import nobody_asked
 
 
 @pytest.mark.fault("A2")
-def test_a2_no_other_file_that_is_named_is_waited_for_or_read_without_an_end(
-    controller: Workspace, hosts: Cluster
-) -> None:
+def test_a2_no_other_file_is_waited_for_or_read_without_an_end(controller: Workspace, hosts: Cluster) -> None:
     pipe = controller.path / "pipe"
     os.mkfifo(pipe, 0o600)
     at = f"address={hosts.address('node1')} user=root"
@@ -56,9 +54,7 @@ def test_a5_a_machine_that_is_listed_twice_gets_no_ranks(controller: Workspace, 
 
 
 @pytest.mark.fault("A6")
-def test_a6_a_name_that_looks_like_an_option_is_refused_wherever_it_stands(
-    controller: Workspace, hosts: Cluster
-) -> None:
+def test_a6_a_name_like_an_option_is_refused_everywhere(controller: Workspace, hosts: Cluster) -> None:
     line = "-oProxyCommand=touch${IFS}pwned"
     (controller.path / "hosts").write_text(f"node0\n{line}\n")
     (controller.path / "book.yaml").write_text(f"hosts:\n  - {json.dumps(line)}\nsteps:\n  - doctor:\n")

@@ -56,9 +56,7 @@ def test_b2_dark_hosts_cost_one_timeout_together(controller: Workspace, hosts: C
 
 
 @pytest.mark.fault("B4")
-def test_b4_nobody_is_asked_about_an_unknown_host_key_and_an_option_records_it(
-    controller: Workspace, hosts: Cluster
-) -> None:
+def test_b4_an_unknown_host_key_is_recorded_by_an_option_only(controller: Workspace, hosts: Cluster) -> None:
     lines = {host: f"address={hosts.address(host)} {keys(hosts)}" for host in hosts.names}
     words = (*LOOK, "--hostfile", write_hostfile(controller, lines))
     window = Terminal(controller, *words)

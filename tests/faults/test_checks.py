@@ -78,9 +78,7 @@ def test_a_secret_is_found_in_files_and_command_lines(broken: Checks, hosts: Clu
 
 
 @pytest.mark.parametrize("output", ["", '{"lost": {"ranks": {"0": 3}}}'], ids=["unsaid", "said"])
-def test_a_byte_that_is_missing_is_found_unless_the_report_counts_it(
-    broken: Checks, hosts: Cluster, output: str
-) -> None:
+def test_a_missing_byte_is_found_unless_the_report_counts_it(broken: Checks, hosts: Cluster, output: str) -> None:
     workspace = Workspace(hosts, broken.path / "desk")
     broken.workspaces.append(workspace)
     record = workspace.home / ".local/state/ipexctl/runs/x"

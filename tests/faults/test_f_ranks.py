@@ -62,9 +62,7 @@ def list_sleepers(hosts: Cluster) -> list[str]:
 
 @pytest.mark.fault("F7")
 @over("none")
-def test_f7_descendants_that_hide_are_gone_when_their_ranks_were_killed(
-    controller: Workspace, mpi: Cluster, group: tuple[str, ...]
-) -> None:
+def test_f7_hidden_descendants_are_gone(controller: Workspace, mpi: Cluster, group: tuple[str, ...]) -> None:
     result = controller("run", *group, *ON, "--grace", "2", PLAYER, "die", "SIGKILL")
     assert result.code == 5, result
     assert not list_sleepers(mpi)

@@ -45,18 +45,14 @@ def taken(mpi: Cluster) -> Iterator[int]:
 
 
 @pytest.mark.fault("I2")
-def test_i2_a_port_where_somebody_listens_is_named_before_ranks_start(
-    controller: Workspace, mpi: Cluster, taken: int
-) -> None:
+def test_i2_a_port_in_use_is_named_before_ranks_start(controller: Workspace, mpi: Cluster, taken: int) -> None:
     result = controller(*RUN, "--port", str(taken), PLAYER, "meet")
     expect(result, 4, str(taken), "node0")
     assert "0│" not in result.out
 
 
 @pytest.mark.fault("I2")
-def test_i2_a_port_that_is_free_is_chosen_where_none_is_asked_for(
-    controller: Workspace, mpi: Cluster, taken: int
-) -> None:
+def test_i2_a_free_port_is_chosen_where_none_is_asked_for(controller: Workspace, mpi: Cluster, taken: int) -> None:
     for _ in range(2):
         result = controller(*RUN, PLAYER, "meet")
         expect(result, 0, "0│met 2", "1│met 2", "2│met 2")
@@ -116,9 +112,7 @@ def test_i3_ranks_whose_guard_and_launcher_were_killed_end_by_themselves(
 
 
 @pytest.mark.fault("I3")
-def test_i3_the_lock_of_an_owner_that_is_stopped_is_respected(
-    start: Start, new_controller: NewController, mpi: Cluster
-) -> None:
+def test_i3_the_lock_of_a_stopped_owner_is_kept(start: Start, new_controller: NewController, mpi: Cluster) -> None:
     command = start(*RUN, "--node-lease", "60", ACTOR, "count", "40", GATE)
     command.until("0│tick 1\n", "1│tick 1\n", "2│tick 1\n")
     [guard] = running(mpi, "node1", "guard")

@@ -58,9 +58,7 @@ def test_j1_a_secret_on_its_way_to_the_ranks(controller: Workspace, mpi: Cluster
 
 
 @pytest.mark.fault("J1")
-def test_j1_a_secret_of_the_environment_is_passed_by_its_name_only(
-    controller: Workspace, mpi: Cluster, checks: Checks
-) -> None:
+def test_j1_a_secret_is_passed_by_its_name_only(controller: Workspace, mpi: Cluster, checks: Checks) -> None:
     checks.secret(SECRET)
     with checks.sampling():
         result = controller(*RUN, "--pass-env", "HF_TOKEN", "--json", PLAYER, "hash", "HF_TOKEN", HF_TOKEN=SECRET)

@@ -21,9 +21,7 @@ def _hydras_own(checks: Checks, hosts: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.fault("M3")
-def test_m3_an_mpi_that_cannot_start_says_why_in_the_ranks_log(
-    controller: Workspace, stock: str, tmp_path: Path
-) -> None:
+def test_m3_why_an_mpi_cannot_start_is_in_the_log(controller: Workspace, stock: str, tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     script = tmp_path / "project/sum.py"
     script.write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.allreduce(1))\n")
@@ -35,9 +33,7 @@ def test_m3_an_mpi_that_cannot_start_says_why_in_the_ranks_log(
 
 
 @pytest.mark.fault("M4")
-def test_m4_a_launcher_that_signals_its_children_spoils_no_good_end(
-    controller: Workspace, stock: str, mpich: str
-) -> None:
+def test_m4_a_launcher_that_signals_spoils_no_good_end(controller: Workspace, stock: str, mpich: str) -> None:
     """Hydra sends SIGUSR1 to all ranks where one of them ends without MPI_Finalize."""
     words = ("run", "--venv", stock, "--limit", "node0,node1", "--ppn", "2", "--mpi", mpich, "--backend", "gloo")
     controller.succeed(*words, ENDS, "mpi4py", "well")

@@ -182,9 +182,7 @@ def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start: Star
 
 
 @pytest.mark.parametrize(("step", "host", "signals"), [("start keeper", "a", 1), ("start guard", "b", 2)])
-def test_ctrl_c_while_the_guards_start_says_so_and_leaves_nothing(
-    start: Start, step: str, host: str, signals: int
-) -> None:
+def test_ctrl_c_while_the_guards_start_leaves_nothing(start: Start, step: str, host: str, signals: int) -> None:
     attempt, events = start("wait"), []
     interrupts, story = attempt.context.interrupts, run_alone(attempt)
     thrown: Interrupted | None = None
@@ -225,9 +223,7 @@ class LosesHead(Links):
         return super().open(host)
 
 
-def test_where_the_head_is_lost_before_its_keeper_the_others_do_not_wait(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_others_do_not_wait_for_a_lost_head(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_control, "_KEEPER_START_TIMEOUT", 3600.0)
     attempt, links = start("wait"), LosesHead(config=None)
     attempt.watcher.context = attempt.context = replace(attempt.context, links=links)
@@ -427,9 +423,7 @@ def test_a_run_without_a_watcher_ends_when_its_lease_is_over(start: Start) -> No
     assert "watcher lost" in end
 
 
-def test_the_report_names_the_libraries_that_each_rank_has_loaded_and_two_of_a_kind_are_warned_of(
-    start: Start, tmp_path: Path
-) -> None:
+def test_the_report_names_libraries_and_warns_of_two_of_a_kind(start: Start, tmp_path: Path) -> None:
     paths = [tmp_path / where / "libmpi.so.12" for where in ("binding", "ipex")]
     for path, version in zip(paths, (b"2021.13", b"2021.12"), strict=True):
         path.parent.mkdir()

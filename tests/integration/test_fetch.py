@@ -73,9 +73,7 @@ def test_globs_places_and_hosts_are_chosen(workspace: Workspace, cluster: Cluste
     assert sorted(here(workspace, "got3")) == [f"node1{place}/other/x"]
 
 
-def test_a_pattern_nobody_has_anything_for_is_a_failure_and_the_rest_comes(
-    workspace: Workspace, cluster: Cluster
-) -> None:
+def test_a_pattern_that_matches_nothing_is_a_failure(workspace: Workspace, cluster: Cluster) -> None:
     cluster.write("node2", f"{find_place(workspace.path)}/only-here", b"1")
     result = workspace("fetch", "only-here", "nope*")
     assert result.code == 4, result

@@ -463,9 +463,7 @@ def test_an_index_that_refuses_connections_is_named(bench: Bench) -> None:
     assert not bench.venv.parent.exists()
 
 
-def test_a_row_whose_own_index_is_down_is_refused_with_that_index_and_the_ways_to_have_it(
-    bench: Bench, index: Index
-) -> None:
+def test_a_row_whose_own_index_is_down_is_refused_with_the_ways_to_have_it(bench: Bench, index: Index) -> None:
     """Never another row by itself. The default index answers; it has all but the binding."""
     index.wheels[:] = [
         wheels.torch("2.7.0"),
@@ -536,9 +534,7 @@ def test_an_index_that_never_gets_anywhere_ends_within_the_limit(
 
 
 @pytest.mark.fault("D5")
-def test_an_index_that_wants_a_login_gets_the_one_in_its_url_and_no_message_shows_it(
-    bench: Bench, index: Index
-) -> None:
+def test_an_index_gets_the_login_in_its_url_and_no_message_shows_it(bench: Bench, index: Index) -> None:
     index.misbehave = require_login
     refused = bench.play(index)
     assert refused.exit == Exit.STEP
@@ -572,9 +568,7 @@ def _failing(which: Callable[[str], bool], times: int, status: int = 503) -> whe
 
 @pytest.mark.fault("D6")
 @pytest.mark.parametrize(("damage", "way"), [("cut off", "controller"), ("flipped", "hosts"), ("html", "controller")])
-def test_a_damaged_wheel_is_found_before_it_is_unpacked_and_stays_nowhere(
-    bench: Bench, index: Index, damage: str, way: str
-) -> None:
+def test_a_damaged_wheel_is_found_and_stays_nowhere(bench: Bench, index: Index, damage: str, way: str) -> None:
     bench.play(index)
     before = bench.marker()
     index.wheels[:] = [wheels.torch("2.9.0"), wheels.impi(), wheels.numpy()]
@@ -938,9 +932,7 @@ def test_verify_finds_what_was_changed_by_hand(bench: Bench, index: Index) -> No
     assert "torch is 2.9.0, not 2.8.0" in changed.failures()[0]
 
 
-def test_hosts_that_share_a_file_system_are_rid_of_it_once_and_a_job_on_any_of_them_keeps_it(
-    tmp_path: Path, index: Index
-) -> None:
+def test_a_shared_environment_is_removed_once_and_kept_while_it_is_used(tmp_path: Path, index: Index) -> None:
     bench = Bench(tmp_path, ("node0", "node1", "node2", "node3"))
     assert bench.play(index).exit == Exit.OK
     (bench.venv.parent / "mine").write_text("x")
@@ -1049,9 +1041,7 @@ def test_every_step_has_its_number_and_a_host_that_waits_for_another_says_so(tmp
     assert len(torch) == 1, index.asked
 
 
-def test_the_check_starts_a_real_rank_so_an_mpi_that_only_tells_its_version_does_not_pass(
-    bench: Bench, index: Index
-) -> None:
+def test_an_mpi_that_only_tells_its_version_does_not_pass_the_check(bench: Bench, index: Index) -> None:
     assert bench.play(index, torch="2.8.0").exit == Exit.OK
     before = bench.marker()
     # As a mixture of two builds: `-V` works, and what it starts dies in MPI_Init.

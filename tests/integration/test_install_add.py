@@ -86,9 +86,7 @@ def test_a_package_is_added_by_links_to_all_that_is_there(bench: Bench, index: I
         ({"plain.py": "import nothing_such\n"}, "import plain: ModuleNotFoundError: No module named 'nothing_such'"),
     ],
 )
-def test_the_old_environment_is_unchanged_until_the_switch(
-    bench: Bench, index: Index, files: dict[str, str], reason: str
-) -> None:
+def test_nothing_is_changed_before_the_switch(bench: Bench, index: Index, files: dict[str, str], reason: str) -> None:
     first = bench.play(index)
     before = {path: info for path, info in bench.tree().items() if f"env.d/{first.answer['id']}/" in path}
     index.wheels.append(wheels.wheel("plain", "2.0", {"plain.py": "", **files}))
@@ -129,9 +127,7 @@ def test_a_package_is_renewed_alone(bench: Bench, index: Index) -> None:
     assert os.popen(str(bench.venv / "bin/tool")).read() == "2.0\n"
 
 
-def test_a_controller_that_never_saw_the_environment_links_it_as_well(
-    bench: Bench, index: Index, tmp_path: Path
-) -> None:
+def test_another_controller_links_the_environment_as_well(bench: Bench, index: Index, tmp_path: Path) -> None:
     bench.play(index)
     other = Bench(tmp_path)
     for path in (tmp_path / "cache/locks").iterdir():
@@ -149,9 +145,7 @@ def broken(name: str, version: str) -> wheels.Built:
     return wheels.wheel(name, version, {f"{name}.py": 'raise RuntimeError("operator does not exist")\n'})
 
 
-def test_a_package_for_another_build_of_torch_is_named_before_the_install_and_as_the_cause(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_a_package_for_another_torch_is_named_before_and_as_the_cause(bench: Bench, tmp_path: Path) -> None:
     house = wheels.fill(tmp_path / "house", [wheels.torch("2.8.0+cpu"), wheels.impi()])
     others = [broken("torchvision", "0.23.0"), wheels.numpy(), wheels.wheel("plain", "1.0", {"plain.py": ""})]
     with serving(Index(others)) as index:

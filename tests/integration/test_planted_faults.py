@@ -87,9 +87,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
     ],
     ids=["decision", "reader thread"],
 )
-def test_a_fault_in_a_watched_run_ends_with_70_and_the_run_can_be_ended(
-    controller: Controller, fault: tuple[str, str, str]
-) -> None:
+def test_after_a_fault_in_a_watched_run_it_can_be_ended(controller: Controller, fault: tuple[str, str, str]) -> None:
     before = {*(controller.state / "runs").glob("*")}
     words = ("run", "--venv", str(controller.venv), "--backend", "gloo", str(ACTOR), "count", "3000")
     ended = controller(*words, fault=fault)

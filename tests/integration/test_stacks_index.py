@@ -128,9 +128,7 @@ def test_wheels_ask_for_no_newer_glibc_than_the_table(releases: dict[tuple[str, 
     assert parse_version(releases["impi-rt", TABLE.impi["older"]].glibc) < parse_version("2.17")
 
 
-def test_the_pins_of_every_row_go_together_and_bring_what_the_table_says_they_bring(
-    releases: dict[tuple[str, str], Release],
-) -> None:
+def test_the_pins_of_every_row_go_together(releases: dict[tuple[str, str], Release]) -> None:
     """Requires-Dist and Requires-Python, as the resolver of install reads them, on the newest Python of each row."""
 
     def locked(row: StackRelease) -> dict[str, str]:

@@ -51,9 +51,7 @@ def list_files(cluster: Cluster, host: str) -> dict[str, int]:
     return {name: int(size) for name, size in (line.rsplit(" ", 1) for line in lines)}
 
 
-def test_one_download_and_one_uplink_bring_a_snapshot_to_three_hosts(
-    three: Cluster, workspace: Workspace, hub: Hub, weights: bytes
-) -> None:
+def test_a_snapshot_crosses_the_uplink_once(three: Cluster, workspace: Workspace, hub: Hub, weights: bytes) -> None:
     plan = workspace("sync", "hf:org/tiny", "--dry-run")
     assert (plan.code, hub.sent) == (0, 0), plan
     assert f"org/tiny@{FIRST[:12]}: 3 files, 71 MiB, from {hub.url}" in plan.out
@@ -77,9 +75,7 @@ def test_one_download_and_one_uplink_bring_a_snapshot_to_three_hosts(
     assert hub.sent == len(weights) + 2
 
 
-def test_a_run_looks_in_what_was_sent_and_its_own_variables_win(
-    three: Cluster, workspace: Workspace, tmp_path: Path
-) -> None:
+def test_a_run_looks_in_what_was_sent(three: Cluster, workspace: Workspace, tmp_path: Path) -> None:
     light(three, tmp_path / "light")
     script = workspace.path / "show.py"
     script.write_text("import os\nprint([os.environ.get(f'HF_HUB_{name}') for name in ('CACHE', 'OFFLINE')])\n")

@@ -67,9 +67,7 @@ def expect(source: Path) -> dict[str, tuple[str, int, str]]:
     }
 
 
-def test_three_hosts_get_a_large_tree_over_one_uplink_and_then_have_nothing_to_do(
-    three: Cluster, workspace: Workspace, source: Path
-) -> None:
+def test_three_hosts_get_a_large_tree_over_one_uplink(three: Cluster, workspace: Workspace, source: Path) -> None:
     payload = 75 * MIB
     before = count_sent(three)
     result = workspace("sync", source)
@@ -107,9 +105,7 @@ def test_a_large_sync_that_is_killed_goes_on_where_it_was(three: Cluster, worksp
         assert three.exec(name, ["sh", "-c", "find / -xdev -name '.ipexctl-part-*' 2>/dev/null"]).stdout == ""
 
 
-def test_hosts_that_do_not_reach_each_other_get_a_large_tree_all_the_same(
-    three: Cluster, workspace: Workspace, source: Path
-) -> None:
+def test_hosts_apart_get_a_large_tree_all_the_same(three: Cluster, workspace: Workspace, source: Path) -> None:
     for name in NAMES[1:]:
         three.exec(name, ["ip", "route", "add", "prohibit", three.address("node0")], check=True)
     workspace.succeed("sync", source)
@@ -118,9 +114,7 @@ def test_hosts_that_do_not_reach_each_other_get_a_large_tree_all_the_same(
 
 
 @pytest.mark.parametrize("name", ["0.txt", "tiny model/weights: 1\n.bin"])
-def test_a_file_that_changes_on_the_way_is_named_and_nothing_is_put_into_place(
-    three: Cluster, workspace: Workspace, source: Path, name: str
-) -> None:
+def test_a_file_that_changes_on_the_way_is_named(three: Cluster, workspace: Workspace, source: Path, name: str) -> None:
     """A small one, and the end of a large one that is on its way."""
     before = count_sent(three)
     started = workspace.start("sync", source)

@@ -42,9 +42,7 @@ def test_nothing_is_written_before_something_is_done_on_a_host(tmp_path: Path) -
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_the_log_begins_with_arguments_and_versions_without_secrets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_begins_with_arguments_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["ipexctl", "run", "-e", "DB_PASSWORD=a b,c", "-e", f"X={SECRET}", "x\x1b.py"])
     with open_log(tmp_path / "debug.log") as log:
         log.set_directory(tmp_path)
@@ -103,9 +101,7 @@ def test_every_command_takes_v_before_and_after_its_name(words: str, expected: i
 
 
 @pytest.mark.parametrize(("shown", "lines"), [(logging.NOTSET, 0), (logging.INFO, 1), (logging.DEBUG, 2)])
-def test_v_shows_commands_on_hosts_and_vv_everything(
-    tmp_path: Path, level: logging.Logger, shown: int, lines: int
-) -> None:
+def test_v_shows_commands_and_vv_everything(tmp_path: Path, level: logging.Logger, shown: int, lines: int) -> None:
     level.setLevel(shown)
     written: list[str] = []
     with open_log(tmp_path / "debug.log", written):

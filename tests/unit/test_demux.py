@@ -35,9 +35,7 @@ def streams(demux: Demux, parts: list[bytes]) -> dict[tuple[int | None, str], by
     st.lists(st.tuples(st.integers(0, 11), st.sampled_from("oe"), st.binary(min_size=1, max_size=60)), max_size=20),
     st.lists(st.integers(0, 50), max_size=40),
 )
-def test_frames_give_every_rank_both_its_streams_whatever_the_pieces(
-    pieces: list[tuple[int, str, bytes]], sizes: list[int]
-) -> None:
+def test_frames_give_every_rank_both_its_streams(pieces: list[tuple[int, str, bytes]], sizes: list[int]) -> None:
     written: dict[tuple[int | None, str], bytes] = {}
     for rank, stream, data in pieces:
         written[rank, stream] = written.get((rank, stream), b"") + data

@@ -66,9 +66,7 @@ def begin(_: Context) -> Workflow:
     yield StepEnded("node0", "probe")
 
 
-def test_an_exception_in_a_decision_ends_with_70_a_sentence_and_its_traceback(
-    state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_exception_in_a_decision_ends_with_70(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def workflow(context: Context) -> Workflow:
         yield from begin(context)
         decide_the_launch()
@@ -89,9 +87,7 @@ def test_an_exception_in_a_decision_ends_with_70_a_sentence_and_its_traceback(
     assert report["failures"] == []  # of no host
 
 
-def test_the_hint_of_a_refusal_names_the_hosts_and_the_environment_of_the_command(
-    state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refusals_hint_names_hosts_and_environment(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def workflow(_: Context) -> Workflow:
         yield Started("run", "train.py", ("node0",), selection_flags=("-f", "lab/hosts", "--venv", "/x"))
         require_accelerate({})
@@ -100,9 +96,7 @@ def test_the_hint_of_a_refusal_names_the_hosts_and_the_environment_of_the_comman
     assert "hint: ipexctl install --with accelerate -f lab/hosts --venv /x" in capsys.readouterr().err
 
 
-def test_an_exception_before_the_first_event_is_logged_in_the_state_directory(
-    state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_exception_before_the_first_event_is_logged(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def workflow(_: Context) -> Workflow:
         decide_the_launch()
         yield Ended("hosts", Exit.OK)
@@ -137,9 +131,7 @@ def test_an_exception_in_a_screen_ends_with_70_and_the_workflow_in_order(
 
 
 @pytest.mark.parametrize("where", ["closing", "report"])
-def test_an_exception_when_all_is_over_ends_with_70_and_saves_a_report(
-    where: str, state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exception_at_the_end_ends_with_70(where: str, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def workflow(context: Context) -> Workflow:
         yield from begin(context)
         yield Ended("run", Exit.OK)
@@ -157,9 +149,7 @@ def test_an_exception_when_all_is_over_ends_with_70_and_saves_a_report(
     assert (saved / "report.json").is_file()
 
 
-def test_an_exception_in_a_session_is_no_failure_of_its_host_and_ends_the_others(
-    state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_exception_in_a_session_ends_the_others(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events: list[Event] = []
 
     def ask_session(link: Link, _: object) -> None:
@@ -186,9 +176,7 @@ def test_an_exception_in_a_session_is_no_failure_of_its_host_and_ends_the_others
     assert "internal error in install: AttributeError: planted" in capsys.readouterr().err
 
 
-def test_a_run_that_is_no_longer_watched_is_named_with_the_commands_for_it(
-    state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_no_longer_watched_is_named_with_commands(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def workflow(_: Context) -> Workflow:
         yield Started("run", "train.py", ("node0",), selection_flags=("-f", "my hosts", "--venv", "/x"))
         with wrap_internal_errors("r1"):
@@ -202,9 +190,7 @@ def test_a_run_that_is_no_longer_watched_is_named_with_the_commands_for_it(
     assert "ipexctl attach r1 -f 'my hosts'\n" in err
 
 
-def test_the_command_of_a_message_has_the_users_options_and_a_line_of_its_own(
-    state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_of_a_message_has_the_users_options(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def workflow(_: Context) -> Workflow:
         yield Started("attach", "k7", ("node0",), selection_flags=("-f", "my hosts"))
         yield Message(advise("attach", "k7", text="the rest is on the head; this reads it:"), "warning", code="left")
@@ -217,9 +203,7 @@ def test_the_command_of_a_message_has_the_users_options_and_a_line_of_its_own(
     )
 
 
-def test_a_lost_link_that_nobody_expected_is_a_failure_of_its_host(
-    state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unexpected_lost_link_is_a_hosts_failure(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def workflow(_: Context) -> Workflow:
         yield Started("ps", "", ("node0",))
         raise LinkError(Failure("node0", Kind.UNREACHABLE, "the connection was lost"))
@@ -281,9 +265,7 @@ def test_a_look_up_that_cannot_be_saved_says_so(state: Path, capsys: pytest.Capt
     assert "is not a directory" in capsys.readouterr().err
 
 
-def test_the_hint_of_a_failed_host_has_the_users_options_wherever_it_goes(
-    state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_hint_of_a_failed_host_has_the_users_options(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def workflow(_: Context) -> Workflow:
         yield Started("run", "train.py", ("node0",), selection_flags=("-f", "my hosts", "--venv", "/x"))
         hint = advise("attach", "k7", text="it may still be running:")
@@ -299,9 +281,7 @@ def test_the_hint_of_a_failed_host_has_the_users_options_wherever_it_goes(
     assert failed["hint"] == f"it may still be running:\n{command}"
 
 
-def test_the_hint_of_a_failed_install_is_the_same_install_with_what_helps(
-    state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_hint_of_a_failed_install_is_the_same_install(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def workflow(_: Context) -> Workflow:
         words = ("install", "--torch", "2.13.0", "--venv=/full", "-f", "h", "--with", "a")
         yield Started("install", "", ("node0",), selection_flags=("-f", "h", "--venv", "/full"), words=words)
@@ -313,9 +293,7 @@ def test_the_hint_of_a_failed_install_is_the_same_install_with_what_helps(
     assert last.strip() == "ipexctl install --torch 2.13.0 -f h --with a --venv /opt/ipexctl"
 
 
-def test_the_hint_of_a_run_on_busy_hosts_waits_and_ends_nobodys_run(
-    state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_hint_of_a_run_on_busy_hosts_waits(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def workflow(_: Context) -> Workflow:
         words = ("run", "--ppn", "2", "train.py", "--lr", "1")
         yield Started("run", "", ("node0",), selection_flags=("-f", "h"), words=words)

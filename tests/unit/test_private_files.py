@@ -52,9 +52,7 @@ def run(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Exit:
 
 
 @pytest.mark.usefixtures("open_umask")
-def test_the_cache_is_for_nobody_else_and_so_are_locks_and_wheels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_is_for_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "home/.cache/ipexctl"
     assert run(cache, monkeypatch) is Exit.OK
     save_lock(cache, Lock((), "3.11", "inputs"))
@@ -99,9 +97,7 @@ def fill_lab(home: Path) -> None:
     ],
     ids=["uv", "doctor", "lab", "lock", "results", "known_hosts"],
 )
-def test_whoever_comes_first_makes_what_is_missing_for_nobody_else(
-    tmp_path: Path, make: Callable[[Path], object]
-) -> None:
+def test_whoever_comes_first_makes_what_is_missing(tmp_path: Path, make: Callable[[Path], object]) -> None:
     tmp_path.chmod(0o700)
     make(tmp_path / "home")
     assert not [path for path in tmp_path.rglob("*") if stat.S_IMODE(path.lstat().st_mode) & 0o077]

@@ -63,9 +63,7 @@ def done(*ends: e.RankEnded, reason: str = "done") -> list[Event]:
     ("words", "command"),
     read_table("reports/a_failed_run_that_keeps_checkpoints_has_the_command_that_resumes", frozen=True),
 )
-def test_a_failed_run_that_keeps_checkpoints_has_the_command_that_resumes(
-    words: tuple[str, ...], command: str | None
-) -> None:
+def test_a_failed_run_has_the_command_that_resumes(words: tuple[str, ...], command: str | None) -> None:
     started = replace(STARTED, words=words)
     _, *failed = done(end(1, 3))
     assert of_run(folded(started, *failed)).resume == command

@@ -12,9 +12,7 @@ POINTS = st.lists(st.tuples(st.floats(0, 1e6), st.floats(-1e9, 1e9)), min_size=1
 
 
 @given(points=POINTS, columns=st.integers(2, 40))
-def test_the_extremes_and_the_last_point_are_kept_in_a_bounded_number(
-    points: list[tuple[float, float]], columns: int
-) -> None:
+def test_the_extremes_and_the_last_point_are_kept(points: list[tuple[float, float]], columns: int) -> None:
     points = sorted(points)
     series = Series(columns)
     for at, value in points:

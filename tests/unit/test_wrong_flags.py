@@ -64,9 +64,7 @@ def test_what_is_no_script_is_reported_as_what_it_is(
         assert reported.output.splitlines()[1:] == ["  hint: ipexctl run -f nodes train.py"]
 
 
-def test_without_hosts_the_command_itself_is_advised_with_those_of_a_lab_that_is_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_hosts_those_of_a_running_lab_are_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = tmp_path / "ipexctl/lab/hostfile"
     lab.parent.mkdir(parents=True)
     lab.write_text("lab0\n")
@@ -145,9 +143,7 @@ def test_an_option_behind_the_script_is_reported_and_left_to_it(
         ("/a/../env", "'/a/../env' is not a plain absolute path"),
     ],
 )
-def test_an_environment_that_would_take_a_directory_of_the_system_is_refused(
-    tmp_path: Path, venv: str, output: str
-) -> None:
+def test_an_environment_over_a_system_directory_is_refused(tmp_path: Path, venv: str, output: str) -> None:
     (tmp_path / "hosts").write_text("127.0.0.1\n")
     words = ["install", "--venv", venv, "--torch", "2.8.0", "-f", str(tmp_path / "hosts")]
     reported = CliRunner().invoke(app, words, env={"HOME": str(tmp_path)})

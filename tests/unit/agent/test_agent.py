@@ -38,9 +38,7 @@ def test_every_role_that_is_named_is_known_and_no_other(tmp_path: Path) -> None:
         pytest.param(lambda name, data: b"????" + data[4:] if name.endswith(".pyc") else data, id="text"),
     ],
 )
-def test_a_host_takes_the_compiled_modules_of_its_own_python_and_the_texts_otherwise(
-    tmp_path: Path, change: Callable[[str, bytes], bytes | None]
-) -> None:
+def test_a_host_takes_the_modules_of_its_python(tmp_path: Path, change: Callable[[str, bytes], bytes | None]) -> None:
     whole, path = tmp_path / "whole.pyz", tmp_path / "agent.pyz"
     whole.write_bytes(agent.build_archive())
     with zipfile.ZipFile(whole) as source, zipfile.ZipFile(path, "w") as target:

@@ -341,9 +341,7 @@ def test_no_more_comes_of_a_file_than_was_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("planted", ["link", "owner"])
-def test_a_store_of_somebody_else_is_neither_read_nor_written(
-    tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_of_another_user_is_not_touched(tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Below /tmp anybody may make it first: its records named directories to remove."""
     host, store = Host(tmp_path, "a"), tmp_path / "a/.ipexctl-keep-ckpt"
     assert host.carrier.find_fault() == ""

@@ -43,9 +43,7 @@ def test_an_exception_is_reported_although_the_process_aborted_at_its_exit(ranks
 
 
 @pytest.mark.parametrize(("stopped", "number", "status"), [(True, 15, 1), (True, 11, None), (False, 15, None)])
-def test_a_rank_that_raised_and_is_stopped_while_it_ends_has_failed_of_its_exception(
-    ranks: Path, stopped: bool, number: int, status: int | None
-) -> None:
+def test_a_raised_rank_that_is_stopped_has_failed(ranks: Path, stopped: bool, number: int, status: int | None) -> None:
     (ranks / "3.1.error").write_text(json.dumps({"error": OWN, "traceback": "", "at": 41.5}))
     end = RankEnded(3, "node0", signal=number, stopped=stopped, at=42.0)
     end = death_report.describe_rank_death(str(ranks.parent), end, 1, death_report.KernelLog(), "")
@@ -56,9 +54,7 @@ def test_a_rank_that_raised_and_is_stopped_while_it_ends_has_failed_of_its_excep
     ("how", "status", "at"),
     [({"signal": 15, "stopped": True}, 3, 41.5), ({"status": 3}, 3, 41.5), ({"status": 0}, 0, 42.0)],
 )
-def test_a_script_that_called_exit_has_failed_then_whatever_ends_its_process(
-    ranks: Path, how: dict[str, Any], status: int, at: float
-) -> None:
+def test_a_script_that_called_exit_has_failed_then(ranks: Path, how: dict[str, Any], status: int, at: float) -> None:
     (ranks / "3.2.error").write_text(json.dumps({"error": HELPERS, "traceback": ""}))
     (ranks / "3.1.error").write_text(json.dumps({"status": 3, "at": 41.5}))
     end = RankEnded(3, "node0", at=42.0, **how)

@@ -170,9 +170,7 @@ def test_a_failed_rank_stops_the_run_and_the_first_reason_stays() -> None:
     ),
 )
 @pytest.mark.parametrize("at", [CLOCK + 0.1999, CLOCK + 0.2001])
-def test_whether_a_rank_failed_by_itself_is_reported_by_its_hosts_clock_however_late_it_is_reported(
-    how: dict[str, Any], by_us: bool, at: float
-) -> None:
+def test_whether_a_rank_failed_by_itself_is_by_its_hosts_clock(how: dict[str, Any], by_us: bool, at: float) -> None:
     history = History().started().after(0.1, FromGuard("a", messages.Pong(CLOCK, CLOCK + 0.05)))  # ± 0.11 s
     history.after(0.1, FromGuard("a", RankEnded(1, "a", status=2, at=CLOCK + 0.2)))
     history.after(0.01, FromGuard("a", RankEnded(0, "a", at=at, **how)))

@@ -65,9 +65,7 @@ def ended(link: LocalLink, home: Path, run: str, python: str, ended_at: float = 
     return site
 
 
-def test_who_comes_later_knows_the_backend_the_precision_and_the_instruction_sets(
-    link: LocalLink, tmp_path: Path, context: Context
-) -> None:
+def test_who_comes_later_knows_backend_and_precision(link: LocalLink, tmp_path: Path, context: Context) -> None:
     directory = f"{tmp_path}/{RUNS}/k7-h0"
     nodes = {"a": NodeSpec("h0.ipexctl", [0], directory, "python3", "AVX512_BF16")}
     spec = SPEC._replace(run="k7", head=SPEC.head_spec._replace(hosts=nodes), backend="impi", precision="bf16")
@@ -107,9 +105,7 @@ def test_when_no_agent_starts_that_is_not_taken_for_no_runs(link: LocalLink, tmp
         run_control.list_runs_on_head(link)
 
 
-def test_logs_of_a_rank_that_the_run_does_not_have_are_refused(
-    link: LocalLink, context: Context, tmp_path: Path
-) -> None:
+def test_logs_of_a_rank_that_is_not_of_the_run_are_refused(link: LocalLink, context: Context, tmp_path: Path) -> None:
     ended(link, tmp_path, "0101-old", "python3")
     with pytest.raises(UsageError, match="run 0101-old has no rank 3, 9") as refused:
         list(manage.logs(None, Inventory((HERE,), "test"), context, frozenset({0, 3, 9})))
@@ -137,9 +133,7 @@ def test_logs_take_the_newest_of_runs_that_ended(link: LocalLink, context: Conte
         list(manage.attach(None, inventory, context))
 
 
-def test_a_listed_run_has_its_time_its_command_and_the_last_figures_of_rank_0(
-    link: LocalLink, context: Context, tmp_path: Path
-) -> None:
+def test_a_listed_run_has_its_time_and_last_figures(link: LocalLink, context: Context, tmp_path: Path) -> None:
     site = ended(link, tmp_path, "0101-old", "python3", command=["train.py"])
     directory = Path(site.directory)
     (directory / OWNER).write_text("{}")
@@ -214,9 +208,7 @@ def test_stop_of_a_run_that_ended_says_when(link: LocalLink, context: Context, t
 
 
 @pytest.mark.parametrize(("name", "over"), [("a", True), ("here", False)])  # its host is "a"
-def test_stop_that_loses_the_run_says_that_it_may_be_running_only_where_it_may(
-    tmp_path: Path, name: str, over: bool
-) -> None:
+def test_stop_that_loses_the_run_says_when_it_may_be_running(tmp_path: Path, name: str, over: bool) -> None:
     timings, host = TIMINGS._replace(quiet=1.0, give_up=1.0), Host(name, "localhost")
     context = make_context(LocalLink(host, env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]}), tmp_path)
     with keeping(tmp_path / RUNS, timings=timings) as kept:

@@ -97,9 +97,7 @@ def write_program(path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["empty", "zeros", "cut", "link"])
-def test_an_agent_that_is_not_whole_or_not_a_file_is_sent_again(
-    link: CountingLink, tmp_path: Path, damage: str
-) -> None:
+def test_an_agent_that_is_not_whole_is_sent_again(link: CountingLink, tmp_path: Path, damage: str) -> None:
     there = tmp_path / AGENTS / agent.compute_agent_id()
     there.parent.mkdir(parents=True, mode=0o700)
     if damage != "link":
@@ -117,9 +115,7 @@ def test_an_agent_that_is_not_whole_or_not_a_file_is_sent_again(
 @pytest.mark.fault("J4")
 @pytest.mark.parametrize("where", [RUNS, AGENTS])
 @pytest.mark.parametrize("how", ["link", "writable"])
-def test_a_place_that_others_can_write_is_refused_and_nothing_is_made(
-    link: CountingLink, tmp_path: Path, where: str, how: str
-) -> None:
+def test_a_place_that_others_can_write_is_refused(link: CountingLink, tmp_path: Path, where: str, how: str) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (tmp_path / where).parent.mkdir(parents=True)

@@ -126,9 +126,7 @@ def test_everything_that_a_host_shows_is_in_its_sample(tmp_path: Path) -> None:
     ("own", "directory"),
     [("4:cpu,cpuacct:/user/me\n", "fs/cgroup/cpu/user"), ("0::/user/me/run\n", "fs/cgroup/user/me")],
 )
-def test_the_share_of_the_time_without_cpu_time_is_that_of_the_group_that_limits_most(
-    tmp_path: Path, own: str, directory: str
-) -> None:
+def test_the_throttled_share_is_of_the_group_that_limits_most(tmp_path: Path, own: str, directory: str) -> None:
     def count(periods: int, throttled: int) -> str:
         return f"nr_periods {periods}\nnr_throttled {throttled}\nthrottled_time 9\n"
 
@@ -160,9 +158,7 @@ def test_what_a_host_does_not_show_is_none_or_left_out(tmp_path: Path) -> None:
     read_table("samples/where_a_control_group_limits_the_run_its_memory_counts"),
     ids=["version 2", "version 1"],
 )
-def test_where_a_control_group_limits_the_run_its_memory_counts(
-    tmp_path: Path, own: str, files: dict[str, str]
-) -> None:
+def test_the_memory_of_a_limiting_control_group_counts(tmp_path: Path, own: str, files: dict[str, str]) -> None:
     write(tmp_path / "proc", {**proc(), "self/cgroup": own})
     write(tmp_path / "sys/fs/cgroup", files)
     reader = HostReader((), str(tmp_path / "proc"), str(tmp_path / "sys"))
@@ -209,9 +205,7 @@ def test_of_many_interfaces_the_busiest_are_reported() -> None:
     assert {*compute_sample(before, now, "h").received} == {f"veth{n}" for n in range(99 - samples.INTERFACES, 99)}
 
 
-def test_the_processes_of_a_rank_are_those_below_its_wrapper_whenever_they_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_processes_of_a_rank_are_below_its_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "TICKS", 64)
     processes = samples.RankProcesses(str(tmp_path))
     write(tmp_path, {"100/stat": stat(100, 1, 50, 1), "101/stat": stat(101, 100, 64, 1)})

@@ -162,9 +162,7 @@ def test_with_its_guard_the_sampler_dies(tmp_path: Path) -> None:
         wait(lambda: not procs.is_still_alive(sampler))
 
 
-def test_the_keeper_stores_what_is_the_hosts_own_once_and_at_the_heads_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_keeper_stores_what_is_the_hosts_own_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = time.time
     monkeypatch.setattr("ipexctl.remote.agent.rpc.time.time", lambda: real() - 500)  # the clock of both hosts
     two = {"a": SPEC.head_spec.hosts["a"], "b": SPEC.head_spec.hosts["a"]._replace(ranks=[1])}

@@ -347,9 +347,7 @@ many_histories = settings(
 @example([(10, ("isolate", "a", "")), (56, ("orphan", "a", ""))], [0.0], 0)  # its wrappers must not wait for a lease
 @example([(10, ("isolate", "a", "")), (56, ("hang", "a", ""))], [0.0], 0)
 @given(list_histories((*HARMS, "crash", "hang", "go on"), HOSTS), DELAYS, st.sampled_from((0, 3, 4)))
-def test_ranks_of_two_attempts_never_compute_at_once_whoever_leads(
-    history: Histories, delays: list[float], used: int
-) -> None:
+def test_ranks_of_two_attempts_never_compute_at_once(history: Histories, delays: list[float], used: int) -> None:
     played = Cluster(delays, used)
     for steps, event in history:
         played.step(steps)
@@ -359,9 +357,7 @@ def test_ranks_of_two_attempts_never_compute_at_once_whoever_leads(
 
 @many_histories
 @given(list_histories(HARMS, "bcde"), DELAYS)
-def test_without_another_leader_every_history_ends_and_attempts_never_meet(
-    history: Histories, delays: list[float]
-) -> None:
+def test_without_another_leader_every_history_ends(history: Histories, delays: list[float]) -> None:
     played = Cluster(delays, 0, leaders="")
     for steps, event in history:
         played.step(steps)
@@ -425,9 +421,7 @@ def list_splits(draw: st.DrawFn) -> tuple[str, Histories]:
 @many_histories
 @example(("ab", [(20, ("isolate", "a", "")), (70, ("vote", "b", "")), (1, ("vote", "a", ""))]), [0.0])
 @given(list_splits(), DELAYS)
-def test_the_halves_of_a_split_run_never_compute_at_once_whichever_gets_the_vote(
-    split: tuple[str, Histories], delays: list[float]
-) -> None:
+def test_the_halves_of_a_split_run_never_compute_at_once(split: tuple[str, Histories], delays: list[float]) -> None:
     hosts, history = split
     played = Cluster(delays, 0, hosts[:4], hosts)
     for steps, event in history:

@@ -180,9 +180,7 @@ def test_what_is_written_wakes_who_watches(tmp_path: Path) -> None:
         guard.close()
 
 
-def test_a_lease_holds_although_the_last_watcher_vanished_without_a_word_in_the_middle_of_much_output(
-    tmp_path: Path,
-) -> None:
+def test_a_lease_holds_although_the_last_watcher_vanished_in_much_output(tmp_path: Path) -> None:
     loud = ["/bin/sh", "-c", "yes | head -c 3000000; exec sleep 300"]
     with keeping(tmp_path, timings=IMPATIENT._replace(lease=2.0), head={"mpiexec": loud}) as kept:
         guard = kept.join()

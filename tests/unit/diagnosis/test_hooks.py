@@ -90,15 +90,11 @@ def import_with_hook(directory: Path, monkeypatch: pytest.MonkeyPatch, name: str
     return hooked
 
 
-def test_a_hook_gets_the_module_once_its_code_ran_the_first_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hook_gets_the_module_after_its_code_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hooked_module.py").write_text("VALUE = 3\n")
     assert import_with_hook(tmp_path, monkeypatch, "hooked_module") == ["hooked_module 3"]
 
 
-def test_a_module_that_is_not_there_is_left_to_the_other_finders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_module_is_left_to_other_finders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModuleNotFoundError):
         import_with_hook(tmp_path, monkeypatch, "no_such_module")

@@ -412,8 +412,6 @@ MB = 4 << 20
         ([report(0, ("0", [0, 1], 1, "barrier", 0, True)), stack(1), stack(2, f"{COLLECTIVES}[1]\n{FAULT}")], []),
     ],
 )
-def test_the_last_collective_of_each_group_is_reported_and_a_mismatch_named(
-    stacks: list[RankStack], lines: list[str]
-) -> None:
+def test_the_last_collectives_and_a_mismatch_are_reported(stacks: list[RankStack], lines: list[str]) -> None:
     assert describe_collectives(stacks) == lines
     assert have_mismatch(stacks) == any("different collectives" in line for line in lines)

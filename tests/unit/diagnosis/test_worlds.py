@@ -90,9 +90,7 @@ def alone(steps: int = 3, *causes: tuple[str, str, str]) -> RankAlone:
         (train("import pytorch_lightning"), [alone(3, ("lightning", "", ""))]),
     ],
 )  # fmt: skip
-def test_a_rank_tells_which_worlds_its_process_has_joined_and_whether_it_works_alone(
-    tmp_path: Path, script: str, reported: list[Any]
-) -> None:
+def test_a_rank_tells_its_worlds_and_whether_it_is_alone(tmp_path: Path, script: str, reported: list[Any]) -> None:
     assert run(tmp_path, script) == reported
 
 

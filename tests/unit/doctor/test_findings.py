@@ -224,9 +224,7 @@ def test_advice_places_one_rank_on_each_numa_node_with_cpus_that_may_be_used() -
         ),
     ],
 )
-def test_what_a_host_with_less_costs_is_reported_in_words(
-    best: dict[str, Any], less: dict[str, Any], cost: str
-) -> None:
+def test_what_a_host_with_less_costs_is_reported(best: dict[str, Any], less: dict[str, Any], cost: str) -> None:
     assert cost in one("CPU002", result(best, best, less)).title
 
 

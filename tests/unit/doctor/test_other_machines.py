@@ -211,9 +211,7 @@ def test_some_cpus_with_the_numbers_of_their_computer_are_no_container_of_their_
     ("name", "model", "stepping", "silicon"),
     read_table("other_machines/what_is_switched_off_for_good_is_hidden_by_nobody"),
 )
-def test_what_is_switched_off_for_good_is_hidden_by_nobody(
-    name: str, model: int, stepping: int, silicon: str | None
-) -> None:
+def test_what_is_switched_off_is_hidden_by_nobody(name: str, model: int, stepping: int, silicon: str | None) -> None:
     text = f"processor: 0\nvendor_id: GenuineIntel\ncpu family: 6\nmodel: {model}\nmodel name: {name}\n"
     result = facts(cpuinfo=f"{text}stepping: {stepping}\nflags: fpu lm tsc sse4_2 movbe popcnt aes\n")
     assert (result.silicon, result.isa_level) == (silicon, "below")

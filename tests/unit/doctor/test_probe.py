@@ -137,9 +137,7 @@ def test_questions_that_hang_are_killed_and_named_and_all_others_are_answered(tm
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_others_may_change_and_what_an_install_ignores_is_reported_without_its_values(
-    tmp_path: Path, shell: tuple[str, ...]
-) -> None:
+def test_settings_that_others_may_change_are_reported_without_values(tmp_path: Path, shell: tuple[str, ...]) -> None:
     home = tmp_path / "a home"
     for name in ("tools", "sticky", "closed", "scratch/mine", "shared/work"):
         (home / name).mkdir(parents=True)

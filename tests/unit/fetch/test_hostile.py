@@ -187,9 +187,7 @@ HOLES = change_header(claiming(0, tarfile.GNUTYPE_SPARSE)[:512], 483, b"%011o" %
     ],
     ids=["zeros", "long names", "a map without end", "a map that is cut", "holes", "a negative size"],
 )
-def test_a_stream_that_holds_tarfile_or_ends_it_with_an_exception_is_a_failure_of_that_host(
-    tmp_path: Path, sent: bytes
-) -> None:
+def test_a_stream_that_holds_or_breaks_tarfile_is_a_failure_of_that_host(tmp_path: Path, sent: bytes) -> None:
     """Each of them held `fetch` for ever, or ended it for all hosts with exit code 70."""
     events, result = fetched(tmp_path, sent, LISTED[: LISTED.index(b"a\0") + 2])
     assert isinstance(result, Failure)

@@ -47,9 +47,7 @@ def test_what_an_older_run_left_is_kept_once(tmp_path: Path) -> None:
     assert files == {"n0/out/x.pt": b"four", "a1/n0/out/x.pt": b"one", "b2/n0/out/x.pt": b"three"}
 
 
-def test_what_was_received_is_put_on_the_disk_once_when_all_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_received_is_put_on_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[tuple[str, list[str]]] = []
 
     def note_and_sync(number: int) -> None:

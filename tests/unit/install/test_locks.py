@@ -114,9 +114,7 @@ def test_a_lock_file_keeps_the_wheels_of_another_architecture_of_the_same_releas
 
 @pytest.mark.fault("L1")
 @pytest.mark.parametrize("changes", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_wheel_in_a_lock_file_is_refused_before_anything_happens(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_a_hostile_wheel_in_a_lock_file_is_refused_first(tmp_path: Path, changes: dict[str, Any]) -> None:
     refused = refuse_lock(tmp_path, json.dumps(lock_file(wheels=[GOOD | changes])))
     assert refused.sentence.endswith("is not a lock file of ipexctl")
     assert len(refused.reasons) == 1

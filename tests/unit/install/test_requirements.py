@@ -61,9 +61,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("with_", "reason", "target", "name"), read_table("requirements/a_project_is_refused_with_what_makes_a_wheel_of_it")
 )
-def test_a_project_is_refused_with_what_makes_a_wheel_of_it(
-    here: Path, with_: str, reason: str, target: str, name: str
-) -> None:
+def test_a_project_is_refused_with_the_way_out(here: Path, with_: str, reason: str, target: str, name: str) -> None:
     with pytest.raises(UsageError) as caught:
         fix_requirements(Install(with_=("numpy", with_.format(here=here))))
     assert caught.value.exit is Exit.INPUT

@@ -505,9 +505,7 @@ else:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_unpacking_tells_the_bytes_of_the_wheels_whatever_else_is_written_to_the_disk(
-    tmp_path: Path, known: bool
-) -> None:
+def test_unpacking_tells_the_bytes_of_the_wheels_only(tmp_path: Path, known: bool) -> None:
     half, total = 4 << 20, (8 << 20) * known
     uv, disk = tmp_path / "uv", tmp_path / "other"
     uv.write_text(UV.format(python=sys.executable, half=half))
@@ -669,9 +667,7 @@ def test_a_host_that_has_lost_the_controller_does_what_the_first_host_does(tmp_p
         ("size=3m,nr_inodes=90", "absent", ""),
     ],
 )
-def test_a_place_that_can_hold_no_environment_is_known_before_anything_is_written(
-    tmp_path: Path, options: str, kind: str, what: str
-) -> None:
+def test_a_place_that_holds_no_environment_is_known(tmp_path: Path, options: str, kind: str, what: str) -> None:
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(tmp_path)], capture_output=True)
     if done.returncode:
         pytest.skip("nothing can be mounted here (not root)")

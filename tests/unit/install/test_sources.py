@@ -277,9 +277,7 @@ def make_table(path: Path, torch: str, default: str, further: str, *indexes: Ind
 CLOSED = "http://127.0.0.1:9/simple"
 
 
-def test_a_release_is_not_taken_from_pips_further_index_where_its_own_does_not_answer(
-    tmp_path: Path, pips: wheels.Index, public: wheels.Index
-) -> None:
+def test_a_release_is_not_taken_from_a_further_index(tmp_path: Path, pips: wheels.Index, public: wheels.Index) -> None:
     """torch 2.8.0 became 2.8.0+theirs: an index that did not answer was left out. The default one is next."""
     table = make_table(tmp_path, "2.8.0", public.url, pips.url, Index("torch-cpu", CLOSED, "index", (TORCH,)))
     locked = table.lock(with_=("inhouse",))
@@ -306,9 +304,7 @@ def test_a_mirror_of_the_user_has_the_release_where_its_own_index_does_not_answe
     assert locked[TORCH].version == "2.8.0+cpu"
 
 
-def test_a_page_of_the_table_is_not_mixed_with_indexes(
-    tmp_path: Path, pips: wheels.Index, public: wheels.Index
-) -> None:
+def test_a_page_is_not_mixed_with_indexes(tmp_path: Path, pips: wheels.Index, public: wheels.Index) -> None:
     """1.13.0+theirs of any further index was higher than 1.13.0 of Intel's page."""
     own = wheels.fill(tmp_path / "page", [wheels.ipex("1.13.0+cpu")])
     page = Index("intel-2023", own.as_uri(), "find-links", (IPEX, "oneccl-bind-pt"))

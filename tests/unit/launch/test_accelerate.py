@@ -143,9 +143,7 @@ def test_each_rank_is_launched_with_the_precision_and_ipex_of_the_configuration(
         ({"accelerate": "1.13.0", **IPEX}, False),
     ],
 )
-def test_ipex_is_asked_for_where_it_is_installed_and_the_flag_is_known(
-    packages: dict[str, str], expected: bool
-) -> None:
+def test_ipex_is_asked_for_where_it_is_installed(packages: dict[str, str], expected: bool) -> None:
     assert ("--ipex" in words(launch(packages=packages))) is expected
 
 

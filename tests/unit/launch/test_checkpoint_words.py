@@ -34,9 +34,7 @@ RESUMES = "parser.add_argument('--resume-from-checkpoint')\n"
         ((), "not python (", None),
     ],
 )
-def test_the_directory_is_what_the_script_of_a_framework_is_told(
-    args: tuple[str, ...], text: str, directory: str | None
-) -> None:
+def test_the_directory_is_what_the_script_is_told(args: tuple[str, ...], text: str, directory: str | None) -> None:
     assert find_checkpoint_directory(args, text) == directory
 
 
@@ -50,9 +48,7 @@ def test_the_directory_is_what_the_script_of_a_framework_is_told(
         ("train.py", TRAINER, None),
     ],
 )
-def test_an_argument_that_resumes_is_given_only_where_the_script_reads_it(
-    program: str, text: str, option: str | None
-) -> None:
+def test_a_resume_argument_is_given_only_where_it_is_read(program: str, text: str, option: str | None) -> None:
     assert find_resume_words(program, text) == ((option, "{checkpoint}") if option else ())
 
 

@@ -92,9 +92,7 @@ def test_what_an_engine_cannot_start_is_refused(settings: dict[str, Any], senten
     ("word", "module", "args", "advice"),
     read_table("engines/whoever_types_a_launcher_is_given_the_command_with_his_own_script"),
 )
-def test_whoever_types_a_launcher_is_given_the_command_with_his_own_script(
-    word: str, module: bool, args: str, advice: str
-) -> None:
+def test_whoever_types_a_launcher_is_given_the_command(word: str, module: bool, args: str, advice: str) -> None:
     with pytest.raises(UsageError) as refused:
         read(script=word, module=module, args=tuple(args.split()))
     assert str(refused.value.hint).splitlines()[-1] == f"ipexctl run {advice}"

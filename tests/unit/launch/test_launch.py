@@ -85,9 +85,7 @@ WITH_ACCELERATE = has("torch==2.13.0", "accelerate==1.15.0")
         (has("torch==2.13.0+cpu", "accelerate==1.15.0", devices=("/dev/davinci0",)), None),
     ],
 )
-def test_accelerate_is_asked_for_processors_where_no_host_has_anything_else(
-    second: dict[str, Any], wanted: str | None
-) -> None:
+def test_accelerate_is_asked_for_processors_only(second: dict[str, Any], wanted: str | None) -> None:
     two = launch(first=WITH_ACCELERATE, second=second)
     assert value(two, 0, "ACCELERATE_USE_CPU") == wanted
 
@@ -168,9 +166,7 @@ def test_oneccl_has_cores_of_its_own_and_knows_them() -> None:
         ({"ppn": 1, "cpus": "0,1", "ccl_workers": 2}, ["1,1", "1,1"]),
     ],
 )
-def test_without_a_core_for_oneccls_workers_nothing_leaves_the_ranks_own_cores(
-    wish: dict[str, Any], affinity: list[str]
-) -> None:
+def test_without_a_core_for_oneccl_ranks_keep_their_own(wish: dict[str, Any], affinity: list[str]) -> None:
     two = launch(run(backend="ccl", **wish), module="oneccl_bindings_for_pytorch")
     assert [value(two, host, "CCL_WORKER_OFFLOAD") for host in (0, 1)] == ["0", "0"]
     # oneCCL wants ranks times workers entries, and compares their number with the rank's cores where it has no list.
@@ -214,9 +210,7 @@ def test_impis_thread_has_a_core_of_its_own_where_enough_are_left_to_compute() -
         ("", False, "gloo", "the environment has neither oneccl_bind_pt nor impi_torch"),
     ],
 )
-def test_auto_takes_the_best_that_is_installed_and_says_why(
-    module: str, impi: bool, backend: str, because: str
-) -> None:
+def test_auto_takes_the_best_that_is_installed(module: str, impi: bool, backend: str, because: str) -> None:
     two = launch(module=module, impi=impi)
     assert value(two, 0, "IPEXCTL_BACKEND") == backend
     assert f"\nbackend {backend}: {because}\n" in str(two)

@@ -93,9 +93,7 @@ def test_figures_have_the_spread_between_ranks_and_their_ratio_to_the_first_run(
     assert first.joules == 540.0 * 51 * 2
 
 
-def test_of_a_record_with_several_runs_text_and_page_say_which_one_is_compared(
-    pages: list[tuple[str, RunPage]],
-) -> None:
+def test_text_and_page_say_which_of_several_runs_is_compared(pages: list[tuple[str, RunPage]]) -> None:
     first, second = pages[0][1], pages[1][1]
     answer = compare_runs([("a", first), ("b", replace(second, earlier=4))])
     words = f"(run {second.run}, the last of 5)"
@@ -252,9 +250,7 @@ def test_a_figure_that_was_printed_once_is_compared_and_has_no_chart() -> None:
     assert "eval loss0.2" in text
 
 
-def test_the_page_overlays_both_runs_and_escapes_what_they_hold(
-    pages: list[tuple[str, RunPage]], answer: CompareAnswer
-) -> None:
+def test_the_page_overlays_both_runs_escaped(pages: list[tuple[str, RunPage]], answer: CompareAnswer) -> None:
     reader = Reader(render_comparison(answer, overlay_figures(pages)))
     assert [attributes["data-name"] for tag, attributes in reader.elements if tag == "polyline"] == [
         "run-a",

@@ -324,9 +324,7 @@ def test_a_page_that_cannot_be_made_is_one_warning_and_nothing_else(tmp_path: Pa
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_a_recorded_command_leaves_its_page_unless_it_is_not_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool
-) -> None:
+def test_a_recorded_command_leaves_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
     monkeypatch.setattr(loop, "get_state_directory", lambda: tmp_path)
     monkeypatch.setattr(loop, "get_cache_directory", lambda: tmp_path)
 

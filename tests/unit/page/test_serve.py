@@ -119,9 +119,7 @@ def test_a_viewer_that_says_nothing_holds_up_nobody_and_the_server_ends(url: str
         connection.close()
 
 
-def test_a_viewer_that_sends_a_byte_now_and_then_gives_its_place_back(
-    monkeypatch: pytest.MonkeyPatch, url: str
-) -> None:
+def test_a_viewer_that_sends_slowly_gives_its_place_back(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """A limit on each read let a few such viewers hold all places until the run ended."""
     monkeypatch.setattr(http_bounds, "REQUEST_TIMEOUT", 1.0)
     split = urlsplit(url)

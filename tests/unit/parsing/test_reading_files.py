@@ -322,9 +322,7 @@ def test_a_playbook_uses_no_file_outside_of_its_directory_that_the_user_did_not_
 
 
 @pytest.mark.parametrize("step", ["run: {script: a.py}", "sync: {source: a.py}"])
-def test_a_playbook_sends_no_project_above_its_directory_that_the_user_did_not_allow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_a_playbook_sends_no_project_above_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     write_hostile(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
     script = tmp_path / "repo/a.py"

@@ -248,9 +248,7 @@ def test_what_is_no_jump_host_is_refused(jump: str) -> None:
     ("text", "source", "what"),
     read_table("inventories/an_inventory_that_only_ansible_can_read_is_one_error_with_the_way_out"),
 )
-def test_an_inventory_that_only_ansible_can_read_is_one_error_with_the_way_out(
-    text: str, source: str, what: str
-) -> None:
+def test_an_inventory_for_ansible_alone_is_one_error(text: str, source: str, what: str) -> None:
     error = refusal(text, source)
     assert what in error.sentence
     assert error.sentence.startswith(f"{source}:")

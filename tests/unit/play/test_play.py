@@ -290,9 +290,7 @@ def test_requirements_that_would_have_to_be_built_are_reported_before_anything_i
     )
 
 
-def test_a_script_that_is_a_directory_is_refused_before_anything_is_done_and_a_module_is_not_looked_for(
-    tmp_path: Path,
-) -> None:
+def test_a_script_that_is_a_directory_is_refused_and_a_module_is_not_looked_for(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     book = tmp_path / "play.yaml"
     book.write_text("steps: [{sync: {source: there}}, {run: {script: ./there}}]")
@@ -364,9 +362,7 @@ def test_lint_says_all_errors_of_all_files(tmp_path: Path) -> None:
     ("source", "venv", "words"),
     read_table("play/a_hint_names_hosts_and_environment_where_they_are_not_the_defaults", frozen=True),
 )
-def test_a_hint_names_hosts_and_environment_where_they_are_not_the_defaults(
-    source: str, venv: str | None, words: tuple[str, ...]
-) -> None:
+def test_a_hint_names_what_is_not_the_default(source: str, venv: str | None, words: tuple[str, ...]) -> None:
     inventory = Inventory((Host("a", "a"), Host("b", "b"), Host("c", "c")), source)
     assert list_flags(limit_hosts(inventory, "a,b", None), venv) == words
     assert "--limit" not in list_flags(inventory, venv)

@@ -216,9 +216,7 @@ DAMAGES: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
 
 
 @pytest.mark.parametrize(("damage", "error"), [case[1:] for case in DAMAGES], ids=[case[0] for case in DAMAGES])
-def test_a_merged_trace_follows_chromes_format_and_what_does_not_is_seen(
-    damage: Callable[[dict[str, Any]], object], error: str
-) -> None:
+def test_a_merged_trace_follows_chromes_format(damage: Callable[[dict[str, Any]], object], error: str) -> None:
     traces = [
         trace_of(rank, host, op("aten::linear", 0, 5000), op("aten::mm", 0, 4000.0004),
                  op("aten::mm", 4000.0004, 999.9996),

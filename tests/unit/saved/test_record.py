@@ -206,9 +206,7 @@ def replace_by_link(file: Path) -> None:
 @pytest.mark.fault("K9")
 @pytest.mark.parametrize("change", [remove, rotate, replace_by_link])
 @pytest.mark.parametrize("moment", ["between", "at the end"])
-def test_a_ranks_file_that_is_removed_or_replaced_is_written_again(
-    runs: Path, change: Callable[[Path], None], moment: str
-) -> None:
+def test_a_removed_or_replaced_file_is_written_again(runs: Path, change: Callable[[Path], None], moment: str) -> None:
     notices: list[str] = []
     made = RunRecord(runs, make_name(AT), notices.append)
     made.handle_event(out(0, b"one\n"))
@@ -241,9 +239,7 @@ def test_bytes_of_a_rank_that_somebody_truncates_are_counted_and_marked(runs: Pa
 
 
 @pytest.mark.fault("K9")
-def test_a_directory_of_ranks_that_becomes_a_link_loses_its_bytes_and_nothing_is_written_through_it(
-    runs: Path, tmp_path: Path
-) -> None:
+def test_a_directory_of_ranks_that_becomes_a_link_loses_its_bytes(runs: Path, tmp_path: Path) -> None:
     made = RunRecord(runs, make_name(AT))
     made.handle_event(out(0, b"one\n"))
     victim = tmp_path / "victim"

@@ -106,9 +106,7 @@ def test_plain_output_is_the_same_at_any_speed(tmp_path: Path, monkeypatch: pyte
     assert call(app, ["replay", "--speed", "0"]).exit_code == Exit.INPUT
 
 
-def test_a_command_that_was_refused_in_the_middle_ends_with_its_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_refused_in_the_middle_ends_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     made = RunRecord(tmp_path / "ipexctl" / "runs", make_name(START))
     stream = [Stamped(START, e.Started("run", "train.py", ("a",))), Stamped(START + 1, e.Message("looking"))]

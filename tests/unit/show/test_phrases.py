@@ -97,9 +97,7 @@ def test_of_a_hint_sentences_are_broken_and_commands_are_not(hint: str, rows: li
     st.integers(1, 90),
     st.booleans(),
 )
-def test_a_command_is_never_broken_whatever_stands_before_it(
-    before: str, command: str, width: int, copied: bool
-) -> None:
+def test_a_command_is_never_broken(before: str, command: str, width: int, copied: bool) -> None:
     """A part of one is another command: a bare install."""
     rows = phrases.fold_line(before + command, width, 4, copied=copied)
     assert sum(command in row for row in rows) == 1

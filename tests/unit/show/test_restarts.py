@@ -50,9 +50,7 @@ def list_events(chosen: journal.ResumeChosen | None, *, lost: bool = True) -> li
         (None, True, "node3 lost · spare node7 in"),
     ],
 )  # fmt: skip
-def test_plain_output_and_the_card_say_what_a_restart_lost_and_found(
-    chosen: journal.ResumeChosen | None, lost: bool, text: str
-) -> None:
+def test_plain_output_and_card_say_what_was_lost(chosen: journal.ResumeChosen | None, lost: bool, text: str) -> None:
     stamped = stamp(list_events(chosen, lost=lost))
     out = io.BytesIO()
     feed(Plain(Pipe(out), Pipe(out)), stamped)

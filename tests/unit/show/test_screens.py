@@ -145,9 +145,7 @@ def test_who_failed_stays_on_a_screen_of_24_rows(hint: str, calls: int) -> None:
         ({"abort": 7}, "called MPI_Abort(7)"),
     ],
 )
-def test_signals_and_mpi_abort_are_named_and_a_failure_that_is_not_known_names_the_log(
-    end: dict[str, Any], output: str
-) -> None:
+def test_signals_are_named_and_an_unknown_failure_names_the_log(end: dict[str, Any], output: str) -> None:
     text = ending(ended(1, None, **end), *[WELL[n] for n in (0, 2, 3)], e.RunEnded("k7", "rank"), width=120)
     assert f"rank 1 on a {output}" in text
     assert text.endswith("hint       all that rank 1 wrote:\nipexctl logs k7 --rank 1")

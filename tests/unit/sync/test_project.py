@@ -53,9 +53,7 @@ def test_a_script_without_a_project_goes_with_its_directory(root: Path) -> None:
         assert find_project(script, None) == Project(root / "scripts"), "home, or a directory of everybody"
 
 
-def test_a_directory_below_the_current_one_is_part_of_what_a_run_there_sends(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_below_is_part_of_what_a_run_sends(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "train.py").touch()
     monkeypatch.chdir(root)
     assert find_project("train.py", None) == Project(root)

@@ -131,9 +131,7 @@ def test_a_nul_in_an_argument_is_refused_by_name() -> None:
         pytest.param(b"(trap '' TERM; echo $$; sleep 300; sleep 300) & wait", -15, id="its leader ends by SIGTERM"),
     ],
 )
-def test_ending_stops_a_whole_process_group_that_ignores_the_polite_signal(
-    shell: str, text: bytes, status: int
-) -> None:
+def test_ending_stops_a_process_group_that_ignores_sigterm(shell: str, text: bytes, status: int) -> None:
     words = shell.split()
     if not shutil.which(words[0]):
         pytest.skip(f"{shell} is not installed here")
