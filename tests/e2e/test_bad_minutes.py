@@ -157,8 +157,7 @@ ENDS: dict[str, tuple[Callable[[Cluster], AbstractContextManager[object]], tuple
 
 
 @pytest.mark.parametrize(
-    "fault",
-    ["exception", "disk", *(pytest.param(fault, marks=pytest.mark.beyond_core) for fault in ("flood", "memory"))],
+    "fault", [pytest.param(fault, marks=[] if fault == "disk" else pytest.mark.beyond_core) for fault in ENDS]
 )
 @over("impi")
 def test_a_rank_that_ends(desk: Workspace, hosts: Cluster, group: tuple[str, ...], fault: str) -> None:
@@ -173,7 +172,7 @@ def test_a_rank_that_ends(desk: Workspace, hosts: Cluster, group: tuple[str, ...
         hosts.exec("node0", ["sh", "-c", "! mountpoint -q /mnt/ckpt || umount /mnt/ckpt"])
 
 
-@over("gloo")
+@over()
 def test_a_cut_cable(desk: Workspace, hosts: Cluster, group: tuple[str, ...]) -> None:
     desk.env |= QUICK
     terminal = Terminal(desk, *run(group, "cable", "--node-lease", "5", "--grace", "1"), columns=80, lines=24)

@@ -63,14 +63,14 @@ PARTS = [
     ("node2", "guard"),
 ]
 # Ranks that know nothing of each other, and groups of torch; over impi with MPICH 5 too. `make drills` meets all of
-# them; else every other run is of ranks that need no torch.
+# them; else two of three runs are of ranks that need no torch.
 WAYS = {
     "none": ("--venv", LIGHT),
     "impi": ("--venv", VENV, "--env", "MEET=1", "--backend", "impi"),
     "gloo": ("--venv", VENV, "--env", "MEET=1", "--backend", "gloo"),
     "mpich": ("--venv", VENV, "--env", "MEET=1", "--backend", "impi", "--mpi", MPICH),
 }
-TURNS = tuple(WAYS) if len(ROUNDS) > 1 else ("none", "impi", "none", "gloo")
+TURNS = tuple(WAYS) if len(ROUNDS) > 1 else ("none", "none", "impi", "none", "none", "gloo")
 GATHERED = list(POINTS).index("mpirun was started")  # from here on a run needs nobody who watches
 
 

@@ -39,8 +39,8 @@ ENDS = {
 }
 BACKENDS = ("impi", "gloo", "mpi4py", "none")
 QUICK = {
-    ("impi", "one"), ("impi", "exit-3"), ("gloo", "one"), ("gloo", "slow-exit"), ("mpi4py", "abort"), ("mpi4py", "one"),
-    ("none", "flood"),
+    ("impi", "one"), ("gloo", "one"), ("gloo", "slow-exit"), ("mpi4py", "abort"), ("mpi4py", "exit-3"),
+    ("mpi4py", "one"), ("none", "flood"),
 }  # fmt: skip
 
 

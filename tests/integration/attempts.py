@@ -81,19 +81,29 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
     context.links.close()
 
 
-def run_alone(attempt: LaunchAttempt) -> Generator[Event, None, None]:
-    """The whole of a run, from its start to the proof of its end."""
+def run_alone(attempt: LaunchAttempt, *, clean: bool = True) -> Generator[Event, None, None]:
+    """The whole of a run, from its start to the proof of its end; if ``clean``, nothing may be left of it then."""
     detached = yield from attempt.execute()
-    yield from attempt.watcher.report_end("run", detached)
+    end = attempt.watcher.report_end("run", detached)
+    if not clean:
+        yield from end
+        return
+    for event in end:
+        yield event
+        if isinstance(event, CleanupChecked):
+            proof = event
+    assert detached or find_left(attempt, proof) == []
 
 
 def of(kind: type[T], events: Iterable[Event]) -> list[T]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def until(attempt: LaunchAttempt, kind: type[OfRank]) -> tuple[Generator[Event, None, None], list[Event]]:
+def until(
+    attempt: LaunchAttempt, kind: type[OfRank], *, clean: bool = True
+) -> tuple[Generator[Event, None, None], list[Event]]:
     """The story, told up to where every rank has had an event of this kind."""
-    story = run_alone(attempt)
+    story = run_alone(attempt, clean=clean)
     events: list[Event] = []
     ranks: set[int] = set()
     for event in story:
@@ -112,9 +122,8 @@ def written(events: list[Event]) -> dict[tuple[int, str], bytes]:
     return got
 
 
-def left_behind(attempt: LaunchAttempt, events: list[Event]) -> list[str]:
+def find_left(attempt: LaunchAttempt, proof: CleanupChecked) -> list[str]:
     """What is left of a run that has ended, and what its own proof says of that."""
-    proof = of(CleanupChecked, events)[-1]
     there = [site.directory for site in attempt.run_dirs.values() if os.path.exists(site.directory)]
     alive = [str(process) for process in procs.find_marked(procs.format_run_mark(attempt.launch.run))]
     unproved = [f"{host}: {pids}" for host, pids in proof.orphans.items()]

@@ -37,7 +37,7 @@ from ipexctl.protocol import hooks, paths
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import LaunchAttempt
-from tests.integration.attempts import Start, left_behind, of, run_alone, until, written
+from tests.integration.attempts import Start, of, run_alone, until, written
 from tests.waiting import wait
 
 
@@ -84,10 +84,11 @@ def test_ranks_run_on_their_hosts_and_nothing_is_left(start: Start) -> None:
         (2, "b", 0),
         (3, "b", 0),
     ]
+    stages = [stage.stage for stage in of(RankStage, events) if stage.rank == 3]
+    assert stages == ["start", "python"]
     assert written(events)[3, "out"] == b"rank 3 of 4 argv ['two words', '$(touch pwned)', 'new\\nline', '']\n"
     assert 0 < of(RunStarted, events)[0].at <= of(RunEnded, events)[0].at
     assert [(over.run, over.reason) for over in of(RunEnded, events)] == [(attempt.launch.run, "done")]
-    assert left_behind(attempt, events) == []
 
 
 def test_hosts_may_share_their_home_directory(start: Start) -> None:
@@ -95,7 +96,6 @@ def test_hosts_may_share_their_home_directory(start: Start) -> None:
     events = list(run_alone(attempt))
     assert [(over.run, over.reason) for over in of(RunEnded, events)] == [(attempt.launch.run, "done")]
     assert len(written(events)) == 4
-    assert left_behind(attempt, events) == []
 
 
 @pytest.mark.fault("H4")
@@ -108,33 +108,26 @@ def test_what_ranks_write_arrives_byte_for_byte(start: Start, tmp_path: Path) ->
 
 @pytest.mark.fault("F1")
 def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start: Start) -> None:
-    attempt = start("raise", "1", ppn=2)
-    events = list(run_alone(attempt))
+    events = list(run_alone(start("raise", "1", ppn=2)))
     first = next(end for end in of(RankEnded, events) if not end.cause)
     assert (first.rank, first.host, first.status, first.error) == (1, "a", 1, "ValueError: the answer is not 42")
     assert "actor.py" in first.traceback
     assert {end.rank for end in of(RankEnded, events) if end.cause == "stopped"} == {0, 2, 3}
     assert of(RunEnded, events)[0].reason == "rank"
-    assert left_behind(attempt, events) == []
 
 
 @pytest.mark.fault("F2")
-@pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL"])
-def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start: Start, name: str) -> None:
-    attempt = start("signal", name, "1")
-    events = list(run_alone(attempt))
+def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start: Start) -> None:
+    events = list(run_alone(start("signal", "SIGKILL", "1")))
     first = next(end for end in of(RankEnded, events) if not end.cause)
-    assert (first.rank, first.host, first.status, first.signal) == (1, "b", None, signal.Signals[name])
-    assert left_behind(attempt, events) == []
+    assert (first.rank, first.host, first.status, first.signal) == (1, "b", None, signal.SIGKILL)
 
 
 def test_a_rank_that_fails_while_others_are_still_starting_is_the_only_cause(start: Start) -> None:
-    attempt = start("exit", "64", "0", ppn=4)
-    events = list(run_alone(attempt))
+    events = list(run_alone(start("exit", "64", "0", ppn=4)))
     assert of(RunEnded, events)[0].reason == "rank"
     causes = {end.rank: end.cause for end in of(RankEnded, events)}
     assert causes == {0: "", **dict.fromkeys(range(1, 8), "stopped")}
-    assert left_behind(attempt, events) == []
 
 
 @pytest.mark.fault("G1")
@@ -146,7 +139,6 @@ def test_ctrl_c_ends_ranks_politely(start: Start) -> None:
     assert {end.signal for end in of(RankEnded, events)} == {signal.SIGTERM}
     assert of(RunEnded, events)[0].reason == "stopped"
     assert any(output.text == "stopping (again to kill)" for output in of(Message, events))
-    assert left_behind(attempt, events) == []
 
 
 class Cable(Links):
@@ -178,7 +170,6 @@ def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start: Star
     assert of(RunEnded, events)[0].reason == "stopped"
     assert {end.signal for end in of(RankEnded, events)} == {signal.SIGTERM}
     assert attempt.watcher.exit == 128 + signal.SIGINT
-    assert left_behind(attempt, events) == []
 
 
 @pytest.mark.parametrize(("step", "host", "signals"), [("start keeper", "a", 1), ("start guard", "b", 2)])
@@ -197,19 +188,16 @@ def test_ctrl_c_while_the_guards_start_leaves_nothing(start: Start, step: str, h
             thrown = interrupts.pop_pending() if interrupts.has_pending_signal else None
     assert "Ctrl-C while the run was being started" in [output.text for output in of(Message, events)]
     assert attempt.watcher.exit == 128 + signal.SIGINT
-    assert left_behind(attempt, events) == []
 
 
 def test_where_the_keeper_cannot_listen_no_other_host_is_blamed(start: Start) -> None:
     with ExitStack() as stack:
         low = occupy_ports(stack, 8)
-        attempt = start("wait", port_range=f"{low}-{low + 7}")
-        events = list(run_alone(attempt))
+        events = list(run_alone(start("wait", port_range=f"{low}-{low + 7}")))
     [failed] = of(HostFailed, events)
     assert failed.failure.host == "a"
     assert failed.failure.what.startswith("keeper: cannot listen on 127.0.0.1:")
     assert [(end.host, end.outcome) for end in of(StepEnded, events) if end.step == "start guard"] == [("b", "skipped")]
-    assert left_behind(attempt, events) == []
 
 
 class LosesHead(Links):
@@ -234,12 +222,11 @@ def test_the_others_do_not_wait_for_a_lost_head(start: Start, monkeypatch: pytes
         links.lost = len([end for end in of(StepEnded, events) if end.step == "prepare"]) == 2 and not ended
     assert ended == [("b", "skipped")]
     assert [failed.failure.what for failed in of(HostFailed, events)] == ["the connection was lost"]
-    assert left_behind(attempt, events) == []
 
 
 def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(start: Start) -> None:
     attempt = start("wait")
-    story, events = until(attempt, RankStage)
+    story, events = until(attempt, RankStage, clean=False)
     attempt.context.interrupts.handle_signal(signal.SIGINT)
     for event in story:
         events.append(event)
@@ -262,7 +249,6 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time_and_counted(
     events += list(story)
     assert {end.signal for end in of(RankEnded, events)} == {signal.SIGKILL}
     assert any("needed SIGKILL" in output.text for output in of(Message, events))
-    assert left_behind(attempt, events) == []
 
 
 @pytest.mark.fault("G1")
@@ -272,7 +258,6 @@ def test_a_second_ctrl_c_kills_at_once(start: Start) -> None:
     attempt.context.interrupts.handle_signal(signal.SIGINT)
     attempt.context.interrupts.handle_signal(signal.SIGINT)
     events += list(story)
-    assert left_behind(attempt, events) == []
 
 
 @pytest.mark.fault("F7")
@@ -280,11 +265,9 @@ def test_a_second_ctrl_c_kills_at_once(start: Start) -> None:
 def test_daemons_that_cleaned_their_environment_end_with_the_run(start: Start, act: str) -> None:
     before = {p.pid for p in procs.list_processes().values()}
     seconds = f"3{os.getpid()}"  # as no other test has it
-    attempt = start(act, seconds)
-    events = list(run_alone(attempt))
+    events = list(run_alone(start(act, seconds)))
     assert not of(LauncherOutput, events), "mpirun complains of nothing in a good run"
     assert of(RunEnded, events)[0].reason == "done"
-    assert left_behind(attempt, events) == []
     strays = [(message.host, message.text) for message in of(Message, events) if message.code == "strays"]
     assert sorted(host for host, _ in strays) == ["a", "b"]
     assert all("sleep" in text for _, text in strays), strays
@@ -303,19 +286,19 @@ def test_what_hides_from_everyone_is_found_by_its_control_group_when_the_guard_i
     story, events = until(attempt, Output)
     os.kill(find(attempt, b"guard"), signal.SIGKILL)
     events += list(story)
-    assert left_behind(attempt, events) == []
     assert not [pid for pid in set(procs.list_processes()) - before if seconds.encode() in line(pid)]
     assert procs.find_cgroups(attempt.launch.run) == []
 
 
-@pytest.mark.parametrize("who", [b"hydra_pmi_proxy", b"shim", b"keeper", b"guard"])
+@pytest.mark.parametrize("who", [b"hydra_pmi_proxy", b"shim", b"keeper", b"guard", b"rank"])
 def test_whatever_part_is_killed_the_run_ends_and_nothing_is_left(start: Start, who: bytes) -> None:
     attempt = start("wait")
     story, events = until(attempt, Output)
     os.kill(find(attempt, who), signal.SIGKILL)
     events += list(story)
     assert of(RunEnded, events)[0].reason == "lost", of(RunEnded, events)
-    assert left_behind(attempt, events) == []
+    if who == b"rank":
+        assert {end.cause for end in of(RankEnded, events)} == {"lost", "stopped"}
 
 
 @pytest.mark.fault("K7")
@@ -330,16 +313,14 @@ def test_ranks_read_nothing_and_the_first_what_the_user_gives(start: Start) -> N
 
 
 @pytest.mark.fault("K5")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_an_mpirun_that_is_killed_is_the_cause_with_its_signal(start: Start, number: signal.Signals) -> None:
+def test_an_mpirun_that_is_killed_is_the_cause_with_its_signal(start: Start) -> None:
     attempt = start("wait")
     story, events = until(attempt, Output)
-    os.kill(find(attempt, b"mpiexec.hydra"), number)
+    os.kill(find(attempt, b"mpiexec.hydra"), signal.SIGKILL)
     events += list(story)
     end = of(RunEnded, events)[0]
-    assert (end.reason, end.detail) == ("lost", f"mpirun on a was killed by {number.name}")
+    assert (end.reason, end.detail) == ("lost", "mpirun on a was killed by SIGKILL")
     assert [rank.cause for rank in of(RankEnded, events) if rank.cause != "stopped"] == []
-    assert left_behind(attempt, events) == []
 
 
 def test_a_slow_wrapper_still_says_how_its_rank_ended_when_mpirun_is_gone(start: Start) -> None:
@@ -365,26 +346,6 @@ def test_a_slow_wrapper_still_says_how_its_rank_ended_when_mpirun_is_gone(start:
     events += list(story)
     writing.join()
     assert [end.error for end in of(RankEnded, events) if end.rank == rank] == ["KeyError: 1"]
-    assert left_behind(attempt, events) == []
-
-
-def test_a_killed_wrapper_is_a_lost_rank(start: Start) -> None:
-    attempt = start("wait")
-    story, events = until(attempt, Output)
-    os.kill(find(attempt, b"rank"), signal.SIGKILL)
-    events += list(story)
-    causes = [end.cause for end in of(RankEnded, events)]
-    assert "lost" in causes, of(RankEnded, events)
-    assert "" not in causes, of(RankEnded, events)
-    assert of(RunEnded, events)[0].reason == "lost", of(RunEnded, events)
-    assert left_behind(attempt, events) == []
-
-
-def test_a_time_limit_ends_the_run(start: Start) -> None:
-    attempt = start("wait", time_limit=1.0)
-    events = list(run_alone(attempt))
-    assert (of(RunEnded, events)[0].reason, of(RunEnded, events)[0].detail) == ("limit", "time limit of 1 s")
-    assert left_behind(attempt, events) == []
 
 
 @pytest.mark.fault("I1")
@@ -409,7 +370,6 @@ def test_a_second_run_may_share_the_hosts_when_asked(start: Start) -> None:
     first.context.interrupts.handle_signal(signal.SIGINT)
     events += list(story)
     assert of(RunEnded, events)[0].reason == "stopped"
-    assert left_behind(first, events) == []
 
 
 @pytest.mark.fault("G4")

@@ -28,7 +28,6 @@ from ipexctl.model.events import (
     Output,
     RankEnded,
     RankStack,
-    RankStage,
     RunEnded,
     StallCompared,
     Stalled,
@@ -38,7 +37,7 @@ from ipexctl.model.events import (
 from ipexctl.model.reports import CommandReport, RankOutcome
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import LaunchAttempt
-from tests.integration.attempts import QUICK, RANKS, Start, left_behind, of, run_alone, until
+from tests.integration.attempts import QUICK, RANKS, Start, of, run_alone, until
 from tests.waiting import wait
 
 
@@ -62,8 +61,7 @@ def child(attempt: LaunchAttempt, rank: int) -> int:
 
 @pytest.mark.fault("F6")
 def test_a_rank_that_hangs_is_named_by_the_stacks_of_all(start: Start) -> None:
-    attempt = start("hang", "2", ppn=2, stall_warn=2.0, stall="kill")
-    events = list(run_alone(attempt))
+    events = list(run_alone(start("hang", "2", ppn=2, stall_warn=2.0, stall="kill")))
     # Where the ranks fall silent one after another, the first of them are told before, truly, as some.
     assert of(Stalled, events)[-1].kind == "all"
     assert {stack.rank for stack in of(RankStack, events)} == {0, 1, 2, 3}
@@ -72,7 +70,6 @@ def test_a_rank_that_hangs_is_named_by_the_stacks_of_all(start: Start) -> None:
     assert "3 of 4 ranks wait in collective, rank 2 on b does not" in reported
     assert re.search(r"  rank 2 +stuck\.py:\d+ read_data\n", reported)
     assert of(RunEnded, events)[0].reason == "limit"
-    assert left_behind(attempt, events) == []
 
 
 def test_a_loader_that_stalls_is_named_early_where_the_others_wait_for_it(start: Start) -> None:
@@ -84,7 +81,6 @@ def test_a_loader_that_stalls_is_named_early_where_the_others_wait_for_it(start:
     assert compared.ranks == (2,)
     assert "3 of 4 ranks wait in all_reduce, rank 2 on b does not" in compared.text
     assert re.search(r"rank 2 +stuck\.py:\d+ read_data", compared.text)
-    assert left_behind(attempt, seen) == []
 
 
 @pytest.mark.fault("F6")
@@ -102,16 +98,6 @@ def test_a_stopped_rank_among_busy_ones_is_reported_with_its_state_and_may_go_on
     assert any("rank 1 on b is silent and idle (rank 1 on b stopped by a signal" in text for text in output(events))
     assert "the stalled ranks make progress again" in output(events)
     assert [(end.run, end.reason) for end in of(RunEnded, events)] == [(attempt.launch.run, "done")]
-    assert left_behind(attempt, events) == []
-
-
-def test_a_stopped_rank_ends_the_run_where_that_was_asked_for(start: Start) -> None:
-    attempt = start("tick", "-", stall_warn=1.0, stall_kill=True)
-    story, events = until(attempt, Output)
-    os.kill(child(attempt, 1), signal.SIGSTOP)
-    events += list(story)
-    assert of(RunEnded, events)[0].reason == "limit"
-    assert left_behind(attempt, events) == []
 
 
 def test_a_rank_that_computes_without_a_word_is_no_stall(start: Start) -> None:
@@ -121,8 +107,7 @@ def test_a_rank_that_computes_without_a_word_is_no_stall(start: Start) -> None:
 
 
 def test_every_host_is_sampled_and_its_own_ranks_with_it(start: Start) -> None:
-    attempt = start("busy", "1", "20", metrics_every=0.3)
-    events = list(run_alone(attempt))
+    events = list(run_alone(start("busy", "1", "20", metrics_every=0.3)))
     by_host = {name: [sample for sample in of(HostSample, events) if sample.host == name] for name in "ab"}
     for rank, samples in enumerate(by_host.values()):
         assert {use.rank for sample in samples for use in sample.ranks} == {rank}
@@ -133,23 +118,14 @@ def test_every_host_is_sampled_and_its_own_ranks_with_it(start: Start) -> None:
         for use in sample.ranks:
             seconds[use.rank] += use.cpu * sample.seconds
     assert seconds[1] > seconds[0] > 0, "one computed, the other waited"
-    assert left_behind(attempt, events) == []
 
 
 @pytest.mark.fault("F12")
 def test_ranks_that_outlast_the_others_are_reported_and_may_be_ended(start: Start) -> None:
-    attempt = start("uneven", "3", ppn=2, straggler_warn=1.0, straggler_kill=True, stall_warn=0)
-    events = list(run_alone(attempt))
+    events = list(run_alone(start("uneven", "3", ppn=2, straggler_warn=1.0, straggler_kill=True, stall_warn=0)))
     assert any(text.startswith("3 of 4 ranks done for") and text.endswith("rank 3 on b") for text in output(events))
     assert of(RunEnded, events)[0].reason == "limit"
     assert {end.rank for end in of(RankEnded, events) if end.status == 0} == {0, 1, 2}
-    assert left_behind(attempt, events) == []
-
-
-def test_stages_come_in_order(start: Start) -> None:
-    events = list(run_alone(start("uneven", "-1")))
-    for rank in range(2):
-        assert [stage.stage for stage in of(RankStage, events) if stage.rank == rank] == ["start", "python"]
 
 
 def report(events: Iterable[Event]) -> CommandReport:
@@ -217,7 +193,7 @@ def control_group(kind: str) -> Iterator[Path]:
 def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, freezer: Path) -> None:
     hurried = QUICK._replace(kill=0.5, wipe=0.5, last_wipe=1.0)  # all of them pass before it is given up
     attempt = start("freeze", "1", str(freezer / "cgroup.procs"), grace=0.5, timings=hurried)
-    story, events = until(attempt, Output)
+    story, events = until(attempt, Output, clean=False)
     frozen = child(attempt, 1)
     (freezer / "freezer.state").write_text("FROZEN")
     attempt.context.interrupts.handle_signal(signal.SIGINT)

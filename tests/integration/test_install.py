@@ -119,6 +119,12 @@ class Bench:
             here.close()
         return Played(events, refusal)
 
+    def succeed(self, index: Index | None = None, **wish: Any) -> Played:
+        """Plays an install that must end well."""
+        played = self.play(index, **wish)
+        assert played.exit == Exit.OK, (played.refusal, played.failures())
+        return played
+
     def tell(self, verb: Callable[[Inventory, Context], Iterable[Event]]) -> Played:
         """Another verb, on the same hosts."""
         hosts = tuple(Host(name, "localhost", vars={"local": "yes"}) for name in self.names)
@@ -205,8 +211,7 @@ def index() -> Iterator[Index]:
 
 
 def test_an_install_ends_with_a_checked_environment_and_a_marker_that_run_can_use(bench: Bench, index: Index) -> None:
-    played = bench.play(index)
-    assert played.exit == Exit.OK, (played.refusal, played.failures())
+    played = bench.succeed(index)
     assert bench.works() == "2.8.0"
     assert played.answer["changed"] == ["node0"]
     result = played.answer["hosts"][0]
@@ -223,8 +228,7 @@ def test_an_install_ends_with_a_checked_environment_and_a_marker_that_run_can_us
 def test_a_second_install_changes_nothing_asks_no_index_and_needs_one_look(bench: Bench, index: Index) -> None:
     bench.play(index)
     before, asked = bench.tree(), len(index.asked)
-    again = bench.play(index)
-    assert again.exit == Exit.OK
+    again = bench.succeed(index)
     assert again.answer["changed"] == []
     assert {event.step for event in again.events if isinstance(event, StepEnded)} <= {"probe", "ask the interpreter"}
     assert again.answer["unchanged"] == ["node0"]
@@ -235,8 +239,7 @@ def test_a_second_install_changes_nothing_asks_no_index_and_needs_one_look(bench
 
 @pytest.mark.fault("D10")
 def test_check_writes_nothing_and_predicts_what_install_then_does(bench: Bench, index: Index) -> None:
-    looked = bench.play(index, check=True)
-    assert looked.exit == Exit.OK
+    looked = bench.succeed(index, check=True)
     assert not bench.venv.parent.exists()
     done = bench.play(index)
     assert (looked.answer["changed"], looked.answer["id"]) == (done.answer["changed"], done.answer["id"])
@@ -250,8 +253,7 @@ def test_check_writes_nothing_and_predicts_what_install_then_does(bench: Bench, 
 def test_another_row_replaces_the_environment_and_takes_the_old_one_away(bench: Bench, index: Index) -> None:
     first = bench.play(index)
     index.wheels.append(wheels.torch("2.9.0"))
-    second = bench.play(index, torch="2.9.0")
-    assert second.exit == Exit.OK
+    second = bench.succeed(index, torch="2.9.0")
     assert bench.works() == "2.9.0"
     assert not (bench.store / first.answer["id"]).exists()
     assert f"instead of {first.answer['id']}" in second.plan
@@ -286,8 +288,7 @@ def test_a_package_that_was_taken_out_by_hand_is_put_back(bench: Bench, index: I
 
 
 def test_wheels_cross_from_the_controller_when_it_is_asked_to_fetch_them(bench: Bench, index: Index) -> None:
-    played = bench.play(index, wheels_from="controller")
-    assert played.exit == Exit.OK
+    played = bench.succeed(index, wheels_from="controller")
     assert bench.works() == "2.8.0"
     assert {client for client, _ in index.asked} == {"127.0.0.1"}
     assert not (bench.path / "home" / ".cache" / "uv" / "wheels-v5").exists() or played.ended("fetch the wheels")
@@ -302,8 +303,7 @@ def test_a_wheel_replaced_under_the_same_name_is_noticed(bench: Bench, index: In
     assert output.answer["changed"] == []
     assert "--no-remembered-lock locks anew" in output.output()
     wheels.fill(house, [wheels.torch("2.8.0", note="another build")])
-    second = bench.play(wheels=str(house))
-    assert second.exit == Exit.OK, second.refusal
+    second = bench.succeed(wheels=str(house))
     assert second.answer["id"] != first.answer["id"]
     assert bench.play(wheels=str(house), remembered_lock=False).answer["id"] == second.answer["id"]
 
@@ -312,8 +312,7 @@ def test_a_lock_is_not_remembered_where_that_is_not_wanted(bench: Bench, index: 
     bench.play(index)
     index.wheels.append(wheels.wheel("numpy", "1.27.0", {"numpy/__init__.py": "__version__ = '1.27.0'\n"}))
     assert bench.play(index).answer["changed"] == []
-    done = bench.play(index, remembered_lock=False)
-    assert done.exit == Exit.OK
+    bench.succeed(index, remembered_lock=False)
     assert bench.marker()["packages"]["numpy"] == "1.27.0"
 
 
@@ -401,8 +400,7 @@ def test_the_binding_of_every_layout_is_installed_from_an_index_imported_and_its
     doubles += [wheels.wheel("setuptools", "80.0.0", {"setuptools/__init__.py": ""})]
     doubles += [wheels.wheel("psutil", "7.0.0", {"psutil/__init__.py": ""})]
     with serving(Index(doubles)) as index:
-        played = bench.play(index, torch=torch, track=None, ipex=stack.release.ipex, backend="ccl")
-    assert played.exit == Exit.OK, (played.refusal, played.failures())
+        played = bench.succeed(index, torch=torch, track=None, ipex=stack.release.ipex, backend="ccl")
     assert bench.marker()["packages"]["oneccl-bind-pt"] == binding
     result = played.answer["hosts"][0]
     assert result["versions"]["oneccl"].partition("+")[0] == binding
@@ -540,8 +538,7 @@ def test_an_index_gets_the_login_in_its_url_and_no_message_shows_it(bench: Bench
     assert refused.exit == Exit.STEP
     assert "401" in str(refused.refusal)
     index.url = index.url.replace("://", "://user:geheim@")
-    played = bench.play(index, wheels_from="controller")
-    assert played.exit == Exit.OK, (played.refusal, played.failures())
+    played = bench.succeed(index, wheels_from="controller")
     assert "geheim" not in repr(played.events)
     assert "geheim" not in (bench.venv / "ipexctl.json").read_text()
 
@@ -1007,8 +1004,7 @@ def test_fetched_wheels_are_enough_to_install_without_any_index(bench: Bench, in
 
 def test_intels_openmp_comes_from_its_wheel_and_is_loaded_before_it_counts(bench: Bench, index: Index) -> None:
     index.wheels.append(wheels.openmp())
-    played = bench.play(index, omp="intel")
-    assert played.exit == Exit.OK, (played.failures(), played.refusal)
+    played = bench.succeed(index, omp="intel")
     assert (bench.venv / "lib/libiomp5.so").is_file()
     assert bench.marker()["packages"]["intel-openmp"] == "2026.2.0"
     assert played.answer["hosts"][0]["preload"]["iomp5"] == ""
@@ -1022,8 +1018,7 @@ def test_intels_openmp_comes_from_its_wheel_and_is_loaded_before_it_counts(bench
 @pytest.mark.fault("D9")
 def test_every_step_has_its_number_and_a_host_that_waits_for_another_says_so(tmp_path: Path, index: Index) -> None:
     both = Bench(tmp_path, ("node0", "node1"))  # one file system
-    played = both.play(index)
-    assert played.exit == Exit.OK, (played.refusal, played.failures())
+    played = both.succeed(index)
     phases = [event for event in played.events if isinstance(event, PhaseStarted)]
     steps = ["lock", "send the wheels", "unpack", "check", "switch", "tidy"]
     assert [phase.title for phase in phases[1:]] == steps
@@ -1085,8 +1080,7 @@ def test_an_mpi_of_the_hosts_that_is_named_is_recorded_and_intels_is_not_install
     program = own_mpi(bench.path / "ompi")
     looked = bench.play(index, mpi=str(program), check=True)
     assert f"mpirun is the hosts' own: Open MPI 4.1.4 at {program}; impi-rt is not installed" in looked.plan
-    played = bench.play(index, mpi=str(program), lock=str(bench.path / "own.lock"))
-    assert played.exit == Exit.OK, (played.failures(), played.refusal)
+    played = bench.succeed(index, mpi=str(program), lock=str(bench.path / "own.lock"))
     marker = bench.marker()
     assert "impi-rt" not in marker["packages"]
     assert not (bench.venv / "bin/mpiexec.hydra").exists()
@@ -1123,8 +1117,7 @@ def test_hosts_without_the_mpi_that_was_named_are_reported_and_nothing_is_change
 
 def test_mpich_comes_from_its_wheel_where_it_is_named_and_stays(bench: Bench, index: Index) -> None:
     index.wheels += [wheels.mpich(), wheels.wheel("extra", "1.0", {"extra.py": ""})]
-    played = bench.play(index, mpi="mpich", lock=str(bench.path / "mpich.lock"))
-    assert played.exit == Exit.OK, (played.failures(), played.refusal)
+    played = bench.succeed(index, mpi="mpich", lock=str(bench.path / "mpich.lock"))
     marker = bench.marker()
     assert (marker["packages"]["mpich"], "impi-rt" in marker["packages"]) == ("5.0.2", False)
     assert marker["stack"]["mpi"] == {"kind": "mpich", "version": "5.0.2"}
@@ -1156,8 +1149,7 @@ def test_two_mpis_in_one_environment_are_refused_before_anything_is_changed(benc
 def test_an_mpi_that_was_added_beside_the_hosts_own_is_found_by_its_name(bench: Bench, index: Index) -> None:
     index.wheels.append(wheels.mpich())
     program = own_mpi(bench.path / "ompi")
-    played = bench.play(index, mpi=str(program), with_=("mpich",))
-    assert played.exit == Exit.OK, (played.failures(), played.refusal)
+    bench.succeed(index, mpi=str(program), with_=("mpich",))
     assert choose_mpi("auto", bench.facts())[0] == str(program)
     assert choose_mpi("mpich", bench.facts()) == (f"{bench.marker()['prefix']}/bin/mpirun", "--mpi mpich")
 

@@ -65,6 +65,12 @@ class Site:
             links.close()
         return Played(events)
 
+    def succeed(self, index: Index, **wish: Any) -> Played:
+        """Plays an install that must end well."""
+        played = self.play(index, **wish)
+        assert played.exit == Exit.OK, (played.refusal, played.failures())
+        return played
+
     def ids(self) -> list[str]:
         """The active environment of each host, "" for none."""
         result = []
@@ -90,8 +96,7 @@ def site(cluster: Cluster, tmp_path: Path) -> Iterator[Site]:
 
 def test_hosts_that_reach_the_index_fetch_by_themselves_and_each_has_its_own_environment(site: Site) -> None:
     with serving(Index(wheels.stack()), CONTROLLER) as index:
-        played = site.play(index)
-        assert played.exit == Exit.OK, (played.refusal, played.failures())
+        played = site.succeed(index)
         assert sorted(played.ended("install")) == ["node0", "node1", "node2"]
         assert len(set(site.ids())) == 1
         fetching = {
@@ -106,8 +111,7 @@ def test_hosts_that_reach_the_index_fetch_by_themselves_and_each_has_its_own_env
 
 def test_hosts_without_a_way_out_get_the_wheels_from_the_controller(site: Site) -> None:
     with serving(Index(wheels.stack())) as index:  # on the controller's own loopback
-        played = site.play(index)
-        assert played.exit == Exit.OK, (played.refusal, played.failures())
+        played = site.succeed(index)
         assert "does not reach 127.0.0.1" in played.plan
         assert len(set(site.ids())) == 1
         wheel_requests = [path for _, path in index.asked if path.startswith("GET") and path.endswith(".whl")]
@@ -147,8 +151,7 @@ def test_a_host_that_loses_power_while_unpacking_leaves_the_others_as_they_were_
         index.misbehave, site.on_event = None, lambda _: None
         site.cluster.power_on("node2")
         assert site.ids() == before
-        healed = site.play(index, torch="2.9.0")
-        assert healed.exit == Exit.OK, (healed.failures(), healed.refusal)
+        healed = site.succeed(index, torch="2.9.0")
         assert len(set(site.ids())) == 1
         assert site.left("node2") == [healed.answer["id"]]
 
@@ -302,8 +305,7 @@ def test_wheels_that_have_arrived_stay_and_the_next_install_sends_only_what_is_m
         sent = [event.detail for event in again.events if isinstance(event, StepEnded) and "send" in event.step]
         assert sent == ["they have arrived before"] * 3
         index.wheels[:] = [torch, wheels.impi(), wheels.numpy()]
-        cured = site.play(index, with_=("numpy",))
-        assert cured.exit == Exit.OK, (cured.failures(), cured.refusal)
+        cured = site.succeed(index, with_=("numpy",))
         impi = wheels.impi().filename
         assert cured.answer["changed"] == ["node0", "node1", "node2"]
         total = sum(len(built.data) for built in index.wheels if built.filename != impi)
@@ -346,8 +348,7 @@ def test_an_install_that_a_known_error_advises_keeps_the_torch_of_the_hosts(site
     versions |= {"protobuf": "3.20", "datasets": "3.0", "sentencepiece": "0.2", "tiktoken": "0.9"}
     more = [wheels.wheel(name, version, {f"{name}/__init__.py": ""}) for name, version in versions.items()]
     with serving(Index([*wheels.stack(), *more]), CONTROLLER) as index:
-        first = site.play(index)
-        assert first.exit == Exit.OK, (first.refusal, first.failures())
+        first = site.succeed(index)
         index.wheels.append(wheels.torch("2.9.0"))
         site.inventory = Inventory((site.inventory["node0"],))  # they are alike
         commands = {}
@@ -384,16 +385,14 @@ def test_the_advised_install_gives_a_host_what_the_others_have_and_changes_nothi
         return [fix.splitlines()[-1] for fix in fixes if "ipexctl install" in fix]
 
     with serving(Index([*wheels.stack(), wheels.wheel("plain", "1.0", {"plain.py": ""})]), CONTROLLER) as index:
-        first = site.play(index, with_=("plain",))
-        assert first.exit == Exit.OK, (first.refusal, first.failures())
+        first = site.succeed(index, with_=("plain",))
         index.wheels += [wheels.torch("2.9.0"), wheels.wheel("plain", "2.0", {"plain.py": ""})]
         site.cluster.exec("node2", ["rm", "-rf", VENV, f"{VENV}.d"])
         inodes = [site.cluster.exec(name, ["stat", "-Lc", "%i %Z", VENV]).stdout for name in ("node0", "node1")]
         assert advised() == [f"ipexctl install --like node0 --limit node2 --venv {VENV}"]
         whole, site.inventory = site.inventory, limit_inventory(site.inventory, "node2")
         newest = {"torch": None, "track": None, "backend": "auto"}
-        second = site.play(index, like="node0", **newest)
-        assert second.exit == Exit.OK, (second.refusal, second.failures())
+        second = site.succeed(index, like="node0", **newest)
         assert (second.answer["changed"], site.ids()) == (["node2"], [first.answer["id"]] * 3)
         assert inodes == [site.cluster.exec(name, ["stat", "-Lc", "%i %Z", VENV]).stdout for name in ("node0", "node1")]
         refused = site.play(index, like="node0", with_=("plain>1",), **newest)

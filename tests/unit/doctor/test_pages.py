@@ -95,7 +95,7 @@ def layouts(draw: st.DrawFn) -> Cpus:
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(layouts(), st.integers(1, 4), st.sampled_from(["2.23", "2.34", "2.38"]), st.booleans())
 def test_any_layout_is_read(cpus: Cpus, nodes: int, lscpu: Any, limited: bool) -> None:
     processor = Processor(name="Core", model=151, flags="alder_lake", uarch="alder_lake", level="AVX2_VNNI")
