@@ -18,22 +18,8 @@ import pytest
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import make_report
 from ipexctl.loop import read_known_errors
+from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
-from ipexctl.model.events import (
-    Ended,
-    Event,
-    HostFailed,
-    HostSample,
-    Message,
-    Output,
-    RankEnded,
-    RankStack,
-    RunEnded,
-    StallCompared,
-    Stalled,
-    Stamped,
-    Started,
-)
 from ipexctl.model.reports import CommandReport, RankOutcome
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import LaunchAttempt
@@ -49,8 +35,8 @@ def start(start_actor: Start) -> Start:
     return make
 
 
-def output(events: list[Event]) -> list[str]:
-    return [event.text for event in of(Message, events)]
+def output(events: list[e.Event]) -> list[str]:
+    return [event.text for event in of(e.Message, events)]
 
 
 def child(attempt: LaunchAttempt, rank: int) -> int:
@@ -63,21 +49,21 @@ def child(attempt: LaunchAttempt, rank: int) -> int:
 def test_a_rank_that_hangs_is_named_by_the_stacks_of_all(start: Start) -> None:
     events = list(run_alone(start("hang", "2", ppn=2, stall_warn=2.0, stall="kill")))
     # Where the ranks fall silent one after another, the first of them are told before, truly, as some.
-    assert of(Stalled, events)[-1].kind == "all"
-    assert {stack.rank for stack in of(RankStack, events)} == {0, 1, 2, 3}
-    assert all("stuck.py" in stack.text for stack in of(RankStack, events))
+    assert of(e.Stalled, events)[-1].kind == "all"
+    assert {stack.rank for stack in of(e.RankStack, events)} == {0, 1, 2, 3}
+    assert all("stuck.py" in stack.text for stack in of(e.RankStack, events))
     reported = [text for text in output(events) if "the stacks are saved" in text][-1]
     assert "3 of 4 ranks wait in collective, rank 2 on b does not" in reported
     assert re.search(r"  rank 2 +stuck\.py:\d+ read_data\n", reported)
-    assert of(RunEnded, events)[0].reason == "limit"
+    assert of(e.RunEnded, events)[0].reason == "limit"
 
 
 def test_a_loader_that_stalls_is_named_early_where_the_others_wait_for_it(start: Start) -> None:
     attempt = start("loader", "2", ppn=2, stall_warn=60.0, time_limit=15.0, timings=QUICK._replace(doubt=2.0))
     seen = list(run_alone(attempt))
-    (stall,) = of(Stalled, seen)
+    (stall,) = of(e.Stalled, seen)
     assert (stall.kind, stall.ends) == ("all", False)
-    compared = of(StallCompared, seen)[0]
+    compared = of(e.StallCompared, seen)[0]
     assert compared.ranks == (2,)
     assert "3 of 4 ranks wait in all_reduce, rank 2 on b does not" in compared.text
     assert re.search(r"rank 2 +stuck\.py:\d+ read_data", compared.text)
@@ -86,35 +72,35 @@ def test_a_loader_that_stalls_is_named_early_where_the_others_wait_for_it(start:
 @pytest.mark.fault("F6")
 def test_a_stopped_rank_among_busy_ones_is_reported_with_its_state_and_may_go_on(start: Start) -> None:
     attempt = start("tick", "-", "60", stall_warn=1.5)
-    story, events = until(attempt, Output)
+    story, events = until(attempt, e.Output)
     pid = child(attempt, 1)
     os.kill(pid, signal.SIGSTOP)
     for event in story:
         events.append(event)
-        if isinstance(event, Message) and "the stacks are saved" in event.text:
+        if isinstance(event, e.Message) and "the stacks are saved" in event.text:
             os.kill(pid, signal.SIGCONT)
-    stalled = of(Stalled, events)[0]
+    stalled = of(e.Stalled, events)[0]
     assert (stalled.ranks, stalled.kind, stalled.states) == ((1,), "some", {"1": "T"})
     assert any("rank 1 on b is silent and idle (rank 1 on b stopped by a signal" in text for text in output(events))
     assert "the stalled ranks make progress again" in output(events)
-    assert [(end.run, end.reason) for end in of(RunEnded, events)] == [(attempt.launch.run, "done")]
+    assert [(end.run, end.reason) for end in of(e.RunEnded, events)] == [(attempt.launch.run, "done")]
 
 
 def test_a_rank_that_computes_without_a_word_is_no_stall(start: Start) -> None:
     events = list(run_alone(start("busy", "1", "60", stall_warn=2.0, stall="kill")))
-    assert of(Stalled, events) == []
-    assert of(RunEnded, events)[0].reason == "done"
+    assert of(e.Stalled, events) == []
+    assert of(e.RunEnded, events)[0].reason == "done"
 
 
 def test_every_host_is_sampled_and_its_own_ranks_with_it(start: Start) -> None:
     events = list(run_alone(start("busy", "1", "20", metrics_every=0.3)))
-    by_host = {name: [sample for sample in of(HostSample, events) if sample.host == name] for name in "ab"}
+    by_host = {name: [sample for sample in of(e.HostSample, events) if sample.host == name] for name in "ab"}
     for rank, samples in enumerate(by_host.values()):
         assert {use.rank for sample in samples for use in sample.ranks} == {rank}
         assert all(sample.cores and 0 < sample.memory <= sample.memory_total for sample in samples)
         assert [sample.at for sample in samples] == sorted(sample.at for sample in samples)
     seconds = dict.fromkeys(range(2), 0.0)
-    for sample in of(HostSample, events):
+    for sample in of(e.HostSample, events):
         for use in sample.ranks:
             seconds[use.rank] += use.cpu * sample.seconds
     assert seconds[1] > seconds[0] > 0, "one computed, the other waited"
@@ -124,14 +110,14 @@ def test_every_host_is_sampled_and_its_own_ranks_with_it(start: Start) -> None:
 def test_ranks_that_outlast_the_others_are_reported_and_may_be_ended(start: Start) -> None:
     events = list(run_alone(start("uneven", "3", ppn=2, straggler_warn=1.0, straggler_kill=True, stall_warn=0)))
     assert any(text.startswith("3 of 4 ranks done for") and text.endswith("rank 3 on b") for text in output(events))
-    assert of(RunEnded, events)[0].reason == "limit"
-    assert {end.rank for end in of(RankEnded, events) if end.status == 0} == {0, 1, 2}
+    assert of(e.RunEnded, events)[0].reason == "limit"
+    assert {end.rank for end in of(e.RankEnded, events) if end.status == 0} == {0, 1, 2}
 
 
-def report(events: Iterable[Event]) -> CommandReport:
+def report(events: Iterable[e.Event]) -> CommandReport:
     fold = RunFold()
     for number, event in enumerate(events):
-        fold.handle_event(Stamped(time.time() + number / 1000, event))
+        fold.handle_event(e.Stamped(time.time() + number / 1000, event))
     return make_report(fold.state, read_known_errors)
 
 
@@ -193,7 +179,7 @@ def control_group(kind: str) -> Iterator[Path]:
 def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, freezer: Path) -> None:
     hurried = QUICK._replace(kill=0.5, wipe=0.5, last_wipe=1.0)  # all of them pass before it is given up
     attempt = start("freeze", "1", str(freezer / "cgroup.procs"), grace=0.5, timings=hurried)
-    story, events = until(attempt, Output, clean=False)
+    story, events = until(attempt, e.Output, clean=False)
     frozen = child(attempt, 1)
     (freezer / "freezer.state").write_text("FROZEN")
     attempt.context.interrupts.handle_signal(signal.SIGINT)
@@ -201,7 +187,7 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, f
     result = report(events)
     assert result.exit == Exit.RESIDUE
     assert result.run.orphans["b"] == (frozen,)  # both hosts are this machine
-    reported = next(event.failure for event in of(HostFailed, events))
+    reported = next(event.failure for event in of(e.HostFailed, events))
     assert f"process {frozen} (state D)" in reported.what
     assert reported.hint.endswith(f"ipexctl stop --orphans {attempt.launch.run}")
     (freezer / "freezer.state").write_text("THAWED")
@@ -225,15 +211,15 @@ def readable_kernel_log() -> bool:
     return os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"  # the kernel's first: PROC_PID_INIT_INO
 
 
-def again(start: Start, succeeds: int, restarts: int) -> list[Event]:
+def again(start: Start, succeeds: int, restarts: int) -> list[e.Event]:
     """The story of a run whose script ends well at its start number `succeeds`."""
     return list(run_alone(start("again", str(succeeds), restarts=restarts)))
 
 
 def test_a_failed_run_is_started_again_until_it_ends_well(start: Start) -> None:
     events = again(start, 2, 3)
-    result = report([Started("run", "again", ("a", "b")), *events])
+    result = report([e.Started("run", "again", ("a", "b")), *events])
     assert result.exit == Exit.OK
-    assert [event.reason for event in of(RunEnded, events)] == ["rank", "rank", "done"]
+    assert [event.reason for event in of(e.RunEnded, events)] == ["rank", "rank", "done"]
     assert any("starting again (2 of 3)" in text for text in output(events))
-    assert len(of(Ended, events)) == 1
+    assert len(of(e.Ended, events)) == 1

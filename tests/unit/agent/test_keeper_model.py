@@ -19,23 +19,7 @@ from ipexctl.model.events import CleanupChecked, Ended, Stamped, Started
 from ipexctl.model.launch import Running
 from ipexctl.protocol import frames, journal, messages
 from ipexctl.protocol.rank_records import RankEnded, RankStarted
-from ipexctl.remote.agent.keeper_state import (
-    Close,
-    Disconnect,
-    FromGuard,
-    GuardConnected,
-    GuardLost,
-    Input,
-    KeeperRun,
-    LauncherEnded,
-    LauncherFailed,
-    LauncherStarted,
-    Moment,
-    Note,
-    RunPhase,
-    Send,
-    Tick,
-)
+from ipexctl.remote.agent import keeper_state as ks
 from ipexctl.remote.agent.keeper_steps import next_step
 from tests.unit.agent.test_keeper_state import CLOCK, HOST_OF, NODES, TWO, check_states
 
@@ -53,30 +37,30 @@ class KeeperAndHosts(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.steady, self.skew = 0.0, 0.0
-        self.run = KeeperRun(TWO, self.now)
+        self.run = ks.KeeperRun(TWO, self.now)
         self.states, self.notes, self.closed = [self.run.state], [], []  # type: ignore[var-annotated]
-        self.mail: list[FromGuard] = []
+        self.mail: list[ks.FromGuard] = []
         self.alive: set[str] = set()  # hosts with a guard
         self.living: set[int] = set()  # ranks
         self.born: set[int] = set()
         self.reported: dict[int, RankEnded] = {}  # ends that were delivered
 
     @property
-    def now(self) -> Moment:
-        return Moment(self.steady, CLOCK + self.steady + self.skew)
+    def now(self) -> ks.Moment:
+        return ks.Moment(self.steady, CLOCK + self.steady + self.skew)
 
-    def feed(self, what: Input) -> None:
+    def feed(self, what: ks.Input) -> None:
         actions = next_step(self.run, what, self.now)
         self.states.append(self.run.state)
         for action in actions:
-            if isinstance(action, Note):
+            if isinstance(action, ks.Note):
                 self.notes.append(action.record)
-            elif isinstance(action, Close):
+            elif isinstance(action, ks.Close):
                 self.closed.append(action.end)
                 self.notes.append(action.end)
-            elif isinstance(action, Disconnect):
+            elif isinstance(action, ks.Disconnect):
                 self.alive.discard(action.host)
-            elif isinstance(action, Send):
+            elif isinstance(action, ks.Send):
                 for host in (
                     sorted(self.alive) if not action.host else [action.host] if action.host in self.alive else []
                 ):
@@ -87,33 +71,33 @@ class KeeperAndHosts(RuleBasedStateMachine):
             for rank in sorted(self.living):
                 if HOST_OF[rank] == host:
                     self.living.discard(rank)
-                    self.mail.append(FromGuard(host, RankEnded(rank, host, signal=9, at=self.now.clock)))
+                    self.mail.append(ks.FromGuard(host, RankEnded(rank, host, signal=9, at=self.now.clock)))
         elif isinstance(message, messages.Finish):
-            self.mail.append(FromGuard(host, messages.Cleaned([])))
+            self.mail.append(ks.FromGuard(host, messages.Cleaned([])))
         elif isinstance(message, messages.Begin):
-            self.mail.append(FromGuard(host, messages.Begun(message.layout.number)))
+            self.mail.append(ks.FromGuard(host, messages.Begun(message.layout.number)))
         elif isinstance(message, messages.Ping):
-            self.mail.append(FromGuard(host, messages.Pong(message.sent, self.now.clock)))
+            self.mail.append(ks.FromGuard(host, messages.Pong(message.sent, self.now.clock)))
         elif isinstance(message, messages.ReportStacks):
-            self.mail.append(FromGuard(host, messages.StacksReported()))
+            self.mail.append(ks.FromGuard(host, messages.StacksReported()))
 
-    def deliver(self, sent: FromGuard) -> None:
-        if sent.host in self.alive and self.run.state is not RunPhase.DONE:
+    def deliver(self, sent: ks.FromGuard) -> None:
+        if sent.host in self.alive and self.run.state is not ks.RunPhase.DONE:
             if isinstance(sent.message, RankEnded):
                 self.reported.setdefault(sent.message.rank, sent.message)
             self.feed(sent)
 
     @rule(host=hosts)
     def join(self, host: str) -> None:
-        if host not in self.run.lost and self.run.state is RunPhase.GATHERING:
+        if host not in self.run.lost and self.run.state is ks.RunPhase.GATHERING:
             self.alive.add(host)
-            self.feed(GuardConnected(host, self.now.clock))
-            self.mail.append(FromGuard(host, messages.Joined()))
+            self.feed(ks.GuardConnected(host, self.now.clock))
+            self.mail.append(ks.FromGuard(host, messages.Joined()))
 
     @rule(fails=st.booleans())
-    @precondition(lambda self: self.run.state is RunPhase.LAUNCHING)
+    @precondition(lambda self: self.run.state is ks.RunPhase.LAUNCHING)
     def launch(self, fails: bool) -> None:
-        self.feed(LauncherFailed("no mpirun") if fails else LauncherStarted(99, 4000))
+        self.feed(ks.LauncherFailed("no mpirun") if fails else ks.LauncherStarted(99, 4000))
 
     @rule(rank=ranks)
     @precondition(lambda self: self.run.launched)
@@ -122,14 +106,16 @@ class KeeperAndHosts(RuleBasedStateMachine):
         if host in self.alive and rank not in self.born:
             self.born.add(rank)
             self.living.add(rank)
-            self.mail.append(FromGuard(host, RankStarted(rank, host, 1, 2, [], self.now.clock)))
+            self.mail.append(ks.FromGuard(host, RankStarted(rank, host, 1, 2, [], self.now.clock)))
 
     @rule(rank=ranks, how=st.sampled_from(WAYS), off=st.floats(-5, 5))
     @precondition(lambda self: self.living)
     def end_rank(self, rank: int, how: dict[str, Any], off: float) -> None:
         if rank in self.living:
             self.living.discard(rank)
-            self.mail.append(FromGuard(HOST_OF[rank], RankEnded(rank, HOST_OF[rank], at=self.now.clock + off, **how)))
+            self.mail.append(
+                ks.FromGuard(HOST_OF[rank], RankEnded(rank, HOST_OF[rank], at=self.now.clock + off, **how))
+            )
 
     @rule(at=st.integers(0, 30), doubled=st.booleans())
     @precondition(lambda self: self.mail)
@@ -146,22 +132,22 @@ class KeeperAndHosts(RuleBasedStateMachine):
     def lose(self, host: str) -> None:
         if host in self.alive:
             self.alive.discard(host)
-            self.feed(GuardLost(host, "gone"))
+            self.feed(ks.GuardLost(host, "gone"))
 
     @rule(host=hosts)
     @precondition(lambda self: self.run.launched)
     def end_proxy(self, host: str) -> None:
-        self.mail.append(FromGuard(host, messages.ProxyEnded("")))
+        self.mail.append(ks.FromGuard(host, messages.ProxyEnded("")))
 
     @rule(status=st.integers(-15, 255))
     @precondition(lambda self: self.run.launched)
     def end_launcher(self, status: int) -> None:
-        self.feed(LauncherEnded(status))
+        self.feed(ks.LauncherEnded(status))
 
     @rule(seconds=st.floats(0, 40), watched=st.booleans())
     def wait(self, seconds: float, watched: bool) -> None:
         self.steady += seconds
-        self.feed(Tick(watched))
+        self.feed(ks.Tick(watched))
 
     @rule(seconds=st.floats(-1e7, 1e7))
     def jump(self, seconds: float) -> None:
@@ -182,9 +168,9 @@ class KeeperAndHosts(RuleBasedStateMachine):
             for sent in [self.mail.pop(0) for _ in range(len(self.mail))]:
                 self.deliver(sent)
             self.steady += 60.0
-            self.feed(Tick(watched=False))
+            self.feed(ks.Tick(watched=False))
         check_states(self.states)
-        assert self.run.state is RunPhase.DONE
+        assert self.run.state is ks.RunPhase.DONE
         assert len(self.closed) == 1
         assert self.closed[0].reason
         self.judge()

@@ -17,29 +17,7 @@ from ipexctl.protocol.journal import Reason
 from ipexctl.protocol.rank_records import RankAlone, RankDropped, RankEnded, RankStage, RankStarted, RankWorld
 from ipexctl.protocol.run_spec import KeepSpec, NodeSpec, RunSpec
 from ipexctl.protocol.timings import Timings
-from ipexctl.remote.agent.keeper_state import (
-    TRANSITIONS,
-    Action,
-    Close,
-    Disconnect,
-    FromGuard,
-    GuardConnected,
-    GuardLost,
-    GuardSilent,
-    Input,
-    KeeperRun,
-    LauncherEnded,
-    LauncherFailed,
-    LauncherStarted,
-    Moment,
-    Note,
-    RankAborted,
-    ReleaseShims,
-    RunPhase,
-    Send,
-    StartLauncher,
-    Tick,
-)
+from ipexctl.remote.agent import keeper_state as ks
 from ipexctl.remote.agent.keeper_steps import next_step
 from tests.tables import read_table
 from tests.unit.agent.runs import SPEC
@@ -51,9 +29,9 @@ TWO = SPEC._replace(size=4, head=SPEC.head_spec._replace(hosts=NODES), timings=T
 HOST_OF = {rank: host for host, node in NODES.items() for rank in node.ranks}
 
 
-def join(host: str, **known: Any) -> tuple[Input, Input]:
+def join(host: str, **known: Any) -> tuple[ks.Input, ks.Input]:
     """The first words of a guard, and what it knows of the run."""
-    return GuardConnected(host, CLOCK), FromGuard(host, messages.Joined(**known))
+    return ks.GuardConnected(host, CLOCK), ks.FromGuard(host, messages.Joined(**known))
 
 
 class History:
@@ -61,75 +39,75 @@ class History:
 
     def __init__(self, spec: RunSpec = TWO) -> None:
         self.steady = 0.0
-        self.run = KeeperRun(spec, self.now)
-        self.actions: list[Action] = []
+        self.run = ks.KeeperRun(spec, self.now)
+        self.actions: list[ks.Action] = []
         self.states = [self.run.state]
 
-    def at(self, state: RunPhase) -> bool:
+    def at(self, state: ks.RunPhase) -> bool:
         return self.run.state is state
 
     @property
-    def now(self) -> Moment:
-        return Moment(self.steady, CLOCK + self.steady)
+    def now(self) -> ks.Moment:
+        return ks.Moment(self.steady, CLOCK + self.steady)
 
-    def feed(self, *inputs: Input) -> History:
+    def feed(self, *inputs: ks.Input) -> History:
         for what in inputs:
             actions = next_step(self.run, what, self.now)
             self.actions += actions
             self.states.append(self.run.state)
-            if StartLauncher() in actions:
-                self.feed(LauncherStarted(99, 4000))
+            if ks.StartLauncher() in actions:
+                self.feed(ks.LauncherStarted(99, 4000))
         return self
 
-    def after(self, seconds: float, *inputs: Input) -> History:
+    def after(self, seconds: float, *inputs: ks.Input) -> History:
         self.steady += seconds
-        return self.feed(*(inputs or (Tick(watched=False),)))
+        return self.feed(*(inputs or (ks.Tick(watched=False),)))
 
     def joined(self) -> History:
         """All guards are there, and have their ranks."""
         self.feed(*(what for host in NODES for what in join(host)))
-        return self.feed(*(FromGuard(host, messages.Begun(self.run.restart)) for host in NODES))
+        return self.feed(*(ks.FromGuard(host, messages.Begun(self.run.restart)) for host in NODES))
 
     def started(self) -> History:
         return self.joined().feed(
-            *(FromGuard(host, RankStarted(rank, host, 1, 2, [], CLOCK)) for rank, host in HOST_OF.items())
+            *(ks.FromGuard(host, RankStarted(rank, host, 1, 2, [], CLOCK)) for rank, host in HOST_OF.items())
         )
 
     def ends(self, rank: int, **how: Any) -> History:
         host = HOST_OF[rank]
-        return self.feed(FromGuard(host, RankEnded(rank, host, at=self.now.clock, **how)))
+        return self.feed(ks.FromGuard(host, RankEnded(rank, host, at=self.now.clock, **how)))
 
     def records(self, kind: type[T]) -> list[T]:
         return [
-            action.record for action in self.actions if isinstance(action, Note) and isinstance(action.record, kind)
+            action.record for action in self.actions if isinstance(action, ks.Note) and isinstance(action.record, kind)
         ]
 
     def sent(self) -> list[messages.Message]:
-        return [action.message for action in self.actions if isinstance(action, Send)]
+        return [action.message for action in self.actions if isinstance(action, ks.Send)]
 
     def end(self) -> journal.RunEnd:
-        self.feed(*(FromGuard(host, messages.Cleaned([])) for host in sorted(self.run.present)))
-        assert self.run.state is RunPhase.DONE
-        [closed] = [action.end for action in self.actions if isinstance(action, Close)]
+        self.feed(*(ks.FromGuard(host, messages.Cleaned([])) for host in sorted(self.run.present)))
+        assert self.run.state is ks.RunPhase.DONE
+        [closed] = [action.end for action in self.actions if isinstance(action, ks.Close)]
         return closed
 
 
-def read_state(run: KeeperRun) -> dict[str, Any]:
+def read_state(run: ks.KeeperRun) -> dict[str, Any]:
     """All that it knows but the last actions."""
     return {name: copy.copy(value) for name, value in vars(run).items() if name != "actions"}
 
 
 def test_all_guards_start_the_launcher_and_all_good_ends_end_the_run() -> None:
     history = History().feed(*join("a"))
-    assert history.at(RunPhase.GATHERING)
+    assert history.at(ks.RunPhase.GATHERING)
     history.started()
-    assert history.at(RunPhase.RUNNING)
+    assert history.at(ks.RunPhase.RUNNING)
     assert messages.RanksPort(4000) in history.sent()
     for rank in range(4):
         history.ends(rank, status=0)
-    assert history.at(RunPhase.RUNNING), "the launcher has a moment for its own end"
-    history.feed(LauncherEnded(0))
-    assert history.at(RunPhase.FINISHING)
+    assert history.at(ks.RunPhase.RUNNING), "the launcher has a moment for its own end"
+    history.feed(ks.LauncherEnded(0))
+    assert history.at(ks.RunPhase.FINISHING)
     assert history.end() == journal.RunEnd(SPEC.run, Reason.DONE, "", 0)
 
 
@@ -137,29 +115,29 @@ def test_a_guard_that_does_not_join_in_time_is_named() -> None:
     history = History().feed(*join("a")).after(31.0)
     assert (history.run.reason, history.run.detail) == (Reason.LAUNCH, "no guard on b")
     assert history.after(0.2).end().reason == Reason.LAUNCH
-    history = History().feed(*join("a"), *join("b"), FromGuard("a", messages.Begun(0))).after(31.0)
+    history = History().feed(*join("a"), *join("b"), ks.FromGuard("a", messages.Begun(0))).after(31.0)
     assert (history.run.reason, history.run.detail) == (Reason.LAUNCH, "no guard on b")
 
 
 def test_a_launcher_that_cannot_be_started_ends_the_run() -> None:
-    run = KeeperRun(TWO, Moment(0.0, CLOCK))
+    run = ks.KeeperRun(TWO, ks.Moment(0.0, CLOCK))
     joins = [what for host in NODES for what in join(host)]
-    for what in [*joins, *(FromGuard(host, messages.Begun(0)) for host in NODES)]:
+    for what in [*joins, *(ks.FromGuard(host, messages.Begun(0)) for host in NODES)]:
         actions = next_step(run, what, run.now)
-    assert (run.state, actions) == (RunPhase.LAUNCHING, [StartLauncher()])
-    next_step(run, LauncherFailed("cannot start mpirun: no"), run.now)
+    assert (run.state, actions) == (ks.RunPhase.LAUNCHING, [ks.StartLauncher()])
+    next_step(run, ks.LauncherFailed("cannot start mpirun: no"), run.now)
     assert (run.reason, run.detail) == (Reason.LAUNCH, "cannot start mpirun: no")
 
 
 def test_a_failed_rank_stops_the_run_and_the_first_reason_stays() -> None:
     history = History().started().ends(2, status=3)
-    assert (history.run.state, history.run.reason) == (RunPhase.STOPPING, Reason.RANK)
+    assert (history.run.state, history.run.reason) == (ks.RunPhase.STOPPING, Reason.RANK)
     history.feed(messages.StopRun("late")).ends(0, status=None, signal=15, stopped=True, ending=True)
     assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(2, False), (0, True)]
     history.after(11.0)
-    assert history.at(RunPhase.KILLING)
+    assert history.at(ks.RunPhase.KILLING)
     history.after(5.0)
-    assert history.at(RunPhase.FINISHING)
+    assert history.at(ks.RunPhase.FINISHING)
     assert history.end().reason == Reason.RANK
 
 
@@ -171,44 +149,46 @@ def test_a_failed_rank_stops_the_run_and_the_first_reason_stays() -> None:
 )
 @pytest.mark.parametrize("at", [CLOCK + 0.1999, CLOCK + 0.2001])
 def test_whether_a_rank_failed_by_itself_is_by_its_hosts_clock(how: dict[str, Any], by_us: bool, at: float) -> None:
-    history = History().started().after(0.1, FromGuard("a", messages.Pong(CLOCK, CLOCK + 0.05)))  # ± 0.11 s
-    history.after(0.1, FromGuard("a", RankEnded(1, "a", status=2, at=CLOCK + 0.2)))
-    history.after(0.01, FromGuard("a", RankEnded(0, "a", at=at, **how)))
+    history = History().started().after(0.1, ks.FromGuard("a", messages.Pong(CLOCK, CLOCK + 0.05)))  # ± 0.11 s
+    history.after(0.1, ks.FromGuard("a", RankEnded(1, "a", status=2, at=CLOCK + 0.2)))
+    history.after(0.01, ks.FromGuard("a", RankEnded(0, "a", at=at, **how)))
     assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, False), (0, by_us)]
 
 
 def test_after_another_stop_than_a_ranks_the_ends_of_ranks_follow_from_it() -> None:
-    history = History().started().feed(FromGuard("b", messages.Pong(CLOCK, CLOCK)), messages.StopRun("SIGINT"))
-    history.after(0.1, FromGuard("b", RankEnded(2, "b", status=1, at=CLOCK + 0.05)))
+    history = History().started().feed(ks.FromGuard("b", messages.Pong(CLOCK, CLOCK)), messages.StopRun("SIGINT"))
+    history.after(0.1, ks.FromGuard("b", RankEnded(2, "b", status=1, at=CLOCK + 0.05)))
     assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(2, True)]
 
 
 def test_a_rank_that_was_killed_before_the_stop_is_no_rank_that_we_ended() -> None:
-    history = History().started().feed(FromGuard("a", messages.Pong(CLOCK, CLOCK)))
-    history.after(0.2, FromGuard("a", RankEnded(1, "a", status=2, at=CLOCK + 0.1)))
-    history.feed(FromGuard("a", RankEnded(0, "a", signal=9, at=CLOCK + 0.1)))
-    history.feed(FromGuard("b", RankEnded(2, "b", signal=9, ending=True, at=CLOCK + 0.3)))
+    history = History().started().feed(ks.FromGuard("a", messages.Pong(CLOCK, CLOCK)))
+    history.after(0.2, ks.FromGuard("a", RankEnded(1, "a", status=2, at=CLOCK + 0.1)))
+    history.feed(ks.FromGuard("a", RankEnded(0, "a", signal=9, at=CLOCK + 0.1)))
+    history.feed(ks.FromGuard("b", RankEnded(2, "b", signal=9, ending=True, at=CLOCK + 0.3)))
     assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, False), (0, False), (2, True)]
 
 
 def test_a_proxy_that_ends_first_is_forgiven_when_a_ranks_own_end_explains_it() -> None:
-    history = History().started().feed(FromGuard("b", messages.ProxyEnded("")))
-    assert ReleaseShims("b") in history.actions
-    assert history.at(RunPhase.RUNNING)
-    history.after(0.5).feed(FromGuard("a", RankEnded(0, "a", status=1, at=CLOCK)))
+    history = History().started().feed(ks.FromGuard("b", messages.ProxyEnded("")))
+    assert ks.ReleaseShims("b") in history.actions
+    assert history.at(ks.RunPhase.RUNNING)
+    history.after(0.5).feed(ks.FromGuard("a", RankEnded(0, "a", status=1, at=CLOCK)))
     assert (history.run.reason, history.run.detail) == (Reason.RANK, "rank 0 on a failed")
 
 
 def test_a_proxy_that_ends_without_a_ranks_end_is_a_loss() -> None:
-    history = History().started().feed(FromGuard("b", messages.ProxyEnded(""))).after(5.5)
+    history = History().started().feed(ks.FromGuard("b", messages.ProxyEnded(""))).after(5.5)
     assert (history.run.reason, history.run.detail) == (Reason.LOST, "mpirun's proxy on b ended before its ranks")
 
 
-@pytest.mark.parametrize("ended", [[], [LauncherEnded(-13)]])
-def test_a_host_where_the_proxy_cannot_work_is_named_also_where_mpirun_ends_of_it(ended: list[LauncherEnded]) -> None:
+@pytest.mark.parametrize("ended", [[], [ks.LauncherEnded(-13)]])
+def test_a_host_where_the_proxy_cannot_work_is_named_also_where_mpirun_ends_of_it(
+    ended: list[ks.LauncherEnded],
+) -> None:
     """mpirun's end was the cause (exit 6) where it had started the ranks of another host."""
-    history = History().joined().feed(*(FromGuard("a", RankStarted(rank, "a", 1, 2, [], CLOCK)) for rank in (0, 1)))
-    history.feed(FromGuard("b", messages.ProxyEnded("no hydra_pmi_proxy")), *ended).after(5.5)
+    history = History().joined().feed(*(ks.FromGuard("a", RankStarted(rank, "a", 1, 2, [], CLOCK)) for rank in (0, 1)))
+    history.feed(ks.FromGuard("b", messages.ProxyEnded("no hydra_pmi_proxy")), *ended).after(5.5)
     assert (history.run.reason, history.run.detail) == (
         Reason.LAUNCH,
         "mpirun's proxy on b ended before it started a rank: no hydra_pmi_proxy",
@@ -217,16 +197,16 @@ def test_a_host_where_the_proxy_cannot_work_is_named_also_where_mpirun_ends_of_i
 
 def test_ends_that_a_lossy_network_delays_are_waited_for_where_mpirun_ended_well() -> None:
     """It was lost after 3 s (exit 6), with each rank ended well."""
-    history = History().started().ends(0, status=0).ends(1, status=0).feed(LauncherEnded(0)).after(20.0)
-    assert history.at(RunPhase.RUNNING)
-    history.feed(FromGuard("b", messages.ProxyEnded(""))).after(8.0)
+    history = History().started().ends(0, status=0).ends(1, status=0).feed(ks.LauncherEnded(0)).after(20.0)
+    assert history.at(ks.RunPhase.RUNNING)
+    history.feed(ks.FromGuard("b", messages.ProxyEnded(""))).after(8.0)
     assert history.ends(2, status=0).ends(3, status=0).end().reason == Reason.DONE
 
 
 @pytest.mark.parametrize(("status", "seconds"), [(0, 30.0), (1, 3.0)])
 def test_ends_that_never_come_are_a_loss(status: int, seconds: float) -> None:
-    history = History().started().ends(0, status=0).feed(LauncherEnded(status)).after(seconds - 0.1)
-    assert history.at(RunPhase.RUNNING)
+    history = History().started().ends(0, status=0).feed(ks.LauncherEnded(status)).after(seconds - 0.1)
+    assert history.at(ks.RunPhase.RUNNING)
     history.after(0.2)
     assert (history.run.reason, history.run.detail) == (
         Reason.LOST,
@@ -235,23 +215,23 @@ def test_ends_that_never_come_are_a_loss(status: int, seconds: float) -> None:
 
 
 def test_a_proxy_that_ended_before_the_word_of_its_ranks_is_no_loss_while_others_work() -> None:
-    history = History().started().feed(FromGuard("b", messages.ProxyEnded("")))
+    history = History().started().feed(ks.FromGuard("b", messages.ProxyEnded("")))
     history.after(1.0).ends(2, status=0).ends(3, status=0).after(60.0)
-    assert history.at(RunPhase.RUNNING), "ranks 0 and 1 may work for days"
-    history.feed(FromGuard("a", messages.ProxyEnded(""))).after(5.5)
+    assert history.at(ks.RunPhase.RUNNING), "ranks 0 and 1 may work for days"
+    history.feed(ks.FromGuard("a", messages.ProxyEnded(""))).after(5.5)
     assert (history.run.reason, history.run.detail) == (Reason.LOST, "mpirun's proxy on a ended before its ranks")
 
 
 def test_a_killed_wrapper_ends_the_run() -> None:
-    history = History().started().ends(1, lost=True).feed(LauncherEnded(-9))
+    history = History().started().ends(1, lost=True).feed(ks.LauncherEnded(-9))
     assert (history.run.reason, history.run.detail) == (Reason.LOST, "the wrapper of rank 1 on a was killed")
     assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, False)]
 
 
 def test_a_killed_mpirun_is_the_cause_and_not_what_its_ranks_do_then() -> None:
-    history = History().started().feed(FromGuard("a", messages.Pong(CLOCK, CLOCK)))
-    history.feed(FromGuard("a", RankDropped(0, "a", CLOCK))).after(0.2, LauncherEnded(-9))
-    history.feed(FromGuard("a", RankEnded(1, "a", status=1, at=CLOCK + 0.3)))
+    history = History().started().feed(ks.FromGuard("a", messages.Pong(CLOCK, CLOCK)))
+    history.feed(ks.FromGuard("a", RankDropped(0, "a", CLOCK))).after(0.2, ks.LauncherEnded(-9))
+    history.feed(ks.FromGuard("a", RankEnded(1, "a", status=1, at=CLOCK + 0.3)))
     assert (history.run.reason, history.run.detail) == (Reason.LOST, "mpirun on a was killed by SIGKILL")
     assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, True)]
 
@@ -259,30 +239,30 @@ def test_a_killed_mpirun_is_the_cause_and_not_what_its_ranks_do_then() -> None:
 def test_ranks_that_the_launcher_gives_up_are_explained_by_the_one_that_called_mpi_abort() -> None:
     history = History().started()
     for rank, host in HOST_OF.items():
-        history.feed(FromGuard(host, RankDropped(rank, host, CLOCK)))
-    history.feed(LauncherEnded(7)).after(1.0)
-    assert history.at(RunPhase.RUNNING)
+        history.feed(ks.FromGuard(host, RankDropped(rank, host, CLOCK)))
+    history.feed(ks.LauncherEnded(7)).after(1.0)
+    assert history.at(ks.RunPhase.RUNNING)
     history.ends(2, abort=7).ends(0, signal=15, ending=True)
     assert (history.run.reason, history.run.detail) == (Reason.RANK, f"rank 2 on {HOST_OF[2]} failed")
     assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(2, False), (0, True)]
 
 
 def test_a_rank_that_the_launcher_gives_up_is_a_loss_where_nothing_explains_it() -> None:
-    history = History().started().feed(FromGuard("b", RankDropped(2, "b", CLOCK))).after(4.9)
-    assert history.at(RunPhase.RUNNING)
+    history = History().started().feed(ks.FromGuard("b", RankDropped(2, "b", CLOCK))).after(4.9)
+    assert history.at(ks.RunPhase.RUNNING)
     history.after(0.2)
     assert (history.run.reason, history.run.detail) == (Reason.LOST, "the launcher ended rank 2 on b")
 
 
 def test_a_rank_that_the_launcher_gives_up_may_still_end_well() -> None:
-    history = History().started().feed(FromGuard("b", RankDropped(2, "b", CLOCK)))
+    history = History().started().feed(ks.FromGuard("b", RankDropped(2, "b", CLOCK)))
     for rank in HOST_OF:
         history.ends(rank, status=0)
-    assert history.feed(LauncherEnded(0)).end().reason == Reason.DONE
+    assert history.feed(ks.LauncherEnded(0)).end().reason == Reason.DONE
 
 
 def test_who_called_mpi_abort_is_known_from_the_launcher_where_the_rank_itself_does_not_say_it() -> None:
-    history = History().started().feed(RankAborted(2, 0), RankAborted(9, 1))
+    history = History().started().feed(ks.RankAborted(2, 0), ks.RankAborted(9, 1))
     assert (history.run.reason, history.run.detail) == (Reason.RANK, "rank 2 on b called MPI_Abort(0)")
     history.ends(2, signal=15, ending=True).ends(3, signal=15, ending=True)
     ends = [(end.rank, end.abort, end.signal, end.by_us) for end in history.records(RankEnded)]
@@ -291,30 +271,30 @@ def test_who_called_mpi_abort_is_known_from_the_launcher_where_the_rank_itself_d
 
 def test_who_exited_with_a_code_of_its_own_did_not_call_mpi_abort_though_the_launcher_says_so() -> None:
     """MPI ends the job of a script that calls sys.exit by the same call."""
-    history = History().started().feed(RankAborted(2, 3)).ends(2, status=3, exited=True)
+    history = History().started().feed(ks.RankAborted(2, 3)).ends(2, status=3, exited=True)
     assert [(end.status, end.abort) for end in history.records(RankEnded)] == [(3, None)]
 
 
 def test_an_exception_that_ended_in_mpi_abort_is_the_cause_though_the_launcher_killed_the_rank() -> None:
-    history = History().started().feed(RankAborted(2, 1)).ends(2, signal=15, error="KeyError: 'record'")
+    history = History().started().feed(ks.RankAborted(2, 1)).ends(2, signal=15, error="KeyError: 'record'")
     assert [(end.status, end.signal, end.abort) for end in history.records(RankEnded)] == [(1, 0, None)]
 
 
 def test_a_lost_host_is_disconnected_and_ends_the_run() -> None:
-    history = History().started().feed(GuardLost("b", "its guard ended"))
-    assert Disconnect("b") in history.actions
+    history = History().started().feed(ks.GuardLost("b", "its guard ended"))
+    assert ks.Disconnect("b") in history.actions
     assert (history.run.reason, history.run.detail) == (Reason.LOST, "b lost (its guard ended)")
     history.ends(0, signal=15).ends(1, signal=15)
-    assert history.at(RunPhase.FINISHING), "the ranks of a lost host are not waited for"
+    assert history.at(ks.RunPhase.FINISHING), "the ranks of a lost host are not waited for"
     end = history.end()
     assert end.lost == ["b"]
 
 
 def test_a_host_without_a_sign_of_life_is_noted_once_until_it_answers_or_is_lost() -> None:
-    history = History().started().feed(GuardSilent("b", 10.5), GuardSilent("b", 11.5))
-    history.feed(*[FromGuard("b", messages.Pong(CLOCK, CLOCK))] * 2)
+    history = History().started().feed(ks.GuardSilent("b", 10.5), ks.GuardSilent("b", 11.5))
+    history.feed(*[ks.FromGuard("b", messages.Pong(CLOCK, CLOCK))] * 2)
     assert history.records(journal.HostSilent) == [journal.HostSilent("b", seconds) for seconds in (10.5, 0.0)]
-    history.feed(GuardLost("b", "silent", silent=31.0), GuardSilent("b", 32.0))
+    history.feed(ks.GuardLost("b", "silent", silent=31.0), ks.GuardSilent("b", 32.0))
     assert [lost.silent for lost in history.records(journal.HostLost)] == [31.0]
     assert len(history.records(journal.HostSilent)) == 2
 
@@ -323,7 +303,7 @@ def test_a_guard_that_has_reported_may_go() -> None:
     history = History().started()
     for rank in range(4):
         history.ends(rank, status=0)
-    history.feed(LauncherEnded(0), FromGuard("a", messages.Cleaned([])), GuardLost("a", "it has ended"))
+    history.feed(ks.LauncherEnded(0), ks.FromGuard("a", messages.Cleaned([])), ks.GuardLost("a", "it has ended"))
     assert history.records(journal.HostLost) == []
     end = history.end()
     assert (end.reason, end.lost) == (Reason.DONE, [])
@@ -331,7 +311,7 @@ def test_a_guard_that_has_reported_may_go() -> None:
 
 def test_the_second_order_kills() -> None:
     history = History().started().feed(messages.StopRun("SIGINT"), messages.KillRun("SIGINT"))
-    assert history.states[-2:] == [RunPhase.STOPPING, RunPhase.KILLING]
+    assert history.states[-2:] == [ks.RunPhase.STOPPING, ks.RunPhase.KILLING]
     assert (history.run.reason, history.run.detail) == (Reason.STOPPED, "SIGINT")
 
 
@@ -341,8 +321,8 @@ def test_the_second_order_kills() -> None:
 )
 def test_the_users_limits(timings: dict[str, float], detail: str) -> None:
     history = History(TWO._replace(timings=Timings(**timings))).started()
-    history.after(19.0, Tick(watched=False))
-    assert history.at(RunPhase.RUNNING)
+    history.after(19.0, ks.Tick(watched=False))
+    assert history.at(ks.RunPhase.RUNNING)
     history.after(2.0)
     assert (history.run.reason, history.run.detail) == (Reason.LIMIT, detail)
 
@@ -350,28 +330,28 @@ def test_the_users_limits(timings: dict[str, float], detail: str) -> None:
 def test_whoever_watches_renews_the_lease() -> None:
     history = History(TWO._replace(timings=Timings(lease=20.0))).started()
     for _ in range(10):
-        history.after(15.0, Tick(watched=True))
-    assert history.at(RunPhase.RUNNING)
+        history.after(15.0, ks.Tick(watched=True))
+    assert history.at(ks.RunPhase.RUNNING)
 
 
 @pytest.mark.parametrize(
     "more",
     [
-        FromGuard("a", RankEnded(0, "a", status=0, at=CLOCK)),
-        LauncherEnded(0),
+        ks.FromGuard("a", RankEnded(0, "a", status=0, at=CLOCK)),
+        ks.LauncherEnded(0),
         messages.RequestStacks("r1"),
         messages.StopRun("enough"),
-        GuardLost("a", "silence"),
+        ks.GuardLost("a", "silence"),
     ],
 )
-def test_a_run_is_steady_while_all_ranks_run_and_nothing_is_awaited(more: Input) -> None:
+def test_a_run_is_steady_while_all_ranks_run_and_nothing_is_awaited(more: ks.Input) -> None:
     history = History(TWO._replace(timings=Timings(early=5.0))).joined()
-    *ranks, last = (FromGuard(host, RankStarted(rank, host, 1, 2, [], CLOCK)) for rank, host in HOST_OF.items())
+    *ranks, last = (ks.FromGuard(host, RankStarted(rank, host, 1, 2, [], CLOCK)) for rank, host in HOST_OF.items())
     history.after(6.0, *ranks)
     assert not history.run.is_steady(history.now), "a rank has not started"
     history.feed(last)
     assert history.run.is_steady(history.now)
-    assert not history.run.is_steady(Moment(4.0, CLOCK)), "mpirun has only just started"
+    assert not history.run.is_steady(ks.Moment(4.0, CLOCK)), "mpirun has only just started"
     history.feed(more)
     assert not history.run.is_steady(history.now)
 
@@ -385,15 +365,15 @@ def test_a_stall_is_inquired_and_ends_the_run_once_the_guards_have_reported() ->
     history = History(spec).started().feed(stall)
     assert messages.ReportStacks() in history.sent()
     assert history.records(journal.Stall) == [stall._replace(kill=True, limit=60.0)]
-    history.feed(FromGuard("a", messages.StacksReported()))
-    assert history.at(RunPhase.RUNNING)
-    history.feed(FromGuard("b", messages.StacksReported()))
+    history.feed(ks.FromGuard("a", messages.StacksReported()))
+    assert history.at(ks.RunPhase.RUNNING)
+    history.feed(ks.FromGuard("b", messages.StacksReported()))
     assert (history.run.reason, history.run.detail) == (Reason.LIMIT, "no progress for 60 s")
     assert history.records(journal.InquiryEnded) == [journal.InquiryEnded([])]
 
 
 def report_stacks(history: History) -> History:
-    return history.feed(*(FromGuard(host, messages.StacksReported()) for host in NODES))
+    return history.feed(*(ks.FromGuard(host, messages.StacksReported()) for host in NODES))
 
 
 def test_stacks_are_reported_on_request_and_the_run_goes_on() -> None:
@@ -402,7 +382,7 @@ def test_stacks_are_reported_on_request_and_the_run_goes_on() -> None:
     assert history.sent().count(messages.ReportStacks()) == 1
     report_stacks(history)
     assert history.records(journal.InquiryEnded) == [journal.InquiryEnded([])]
-    assert history.at(RunPhase.RUNNING)
+    assert history.at(ks.RunPhase.RUNNING)
     history.feed(messages.RequestStacks("r2"))
     assert history.sent().count(messages.ReportStacks()) == 2
 
@@ -420,9 +400,9 @@ def test_stacks_are_reported_several_times_in_a_row_on_request() -> None:
 
 def test_a_host_that_does_not_report_its_stacks_is_named_and_waited_for_no_longer() -> None:
     history = History().started().feed(messages.RequestStacks("r1"))
-    history.feed(FromGuard("a", messages.StacksReported())).after(TWO.timings.inquiry + 1.0)
+    history.feed(ks.FromGuard("a", messages.StacksReported())).after(TWO.timings.inquiry + 1.0)
     assert history.records(journal.InquiryEnded) == [journal.InquiryEnded(["b"])]
-    assert history.at(RunPhase.RUNNING)
+    assert history.at(ks.RunPhase.RUNNING)
 
 
 def test_requests_during_an_inquiry_are_answered_by_the_next() -> None:
@@ -453,10 +433,10 @@ def test_a_request_before_or_after_the_ranks_run_changes_nothing() -> None:
 
 
 def test_times_of_hosts_are_moved_to_the_heads_clock() -> None:
-    history = History().joined().feed(GuardConnected("a", CLOCK + 100.0))
-    history.feed(FromGuard("a", RankStage(0, "forged", "python", CLOCK + 101.0)))
+    history = History().joined().feed(ks.GuardConnected("a", CLOCK + 100.0))
+    history.feed(ks.FromGuard("a", RankStage(0, "forged", "python", CLOCK + 101.0)))
     assert history.records(RankStage) == [RankStage(0, "a", "python", CLOCK + 1.0)]
-    history.feed(FromGuard("a", messages.Pong(CLOCK - 0.2, CLOCK + 49.9)))
+    history.feed(ks.FromGuard("a", messages.Pong(CLOCK - 0.2, CLOCK + 49.9)))
     assert history.run.clocks["a"].offset == pytest.approx(50.0)
 
 
@@ -465,7 +445,7 @@ def test_a_hosts_clock_is_that_of_the_shortest_round_trip() -> None:
     for trip, offset in ((0.4, 50.0), (0.1, 60.0), (0.3, 70.0)):
         history.steady += 1.0
         sent = history.now.clock - trip
-        history.feed(FromGuard("a", messages.Pong(sent, sent + trip / 2 + offset)))
+        history.feed(ks.FromGuard("a", messages.Pong(sent, sent + trip / 2 + offset)))
         result.append(history.run.clocks["a"].offset)
     assert result == pytest.approx([50.0, 60.0, 60.0])
 
@@ -482,7 +462,7 @@ def test_a_hosts_clock_is_that_of_the_shortest_round_trip() -> None:
 def test_what_cannot_be_read_or_is_not_theirs_is_recorded_and_changes_nothing(message: messages.Message) -> None:
     history = History().started()
     before = read_state(history.run)
-    history.feed(FromGuard("a", message))
+    history.feed(ks.FromGuard("a", message))
     assert read_state(history.run) == before
     assert [record.host for record in history.records(journal.MessageIgnored)] == ["a"]
 
@@ -523,31 +503,31 @@ from_guards = st.one_of(
     st.just(Unreadable("x", "damaged")),
 )
 inputs = st.one_of(
-    st.builds(GuardConnected, hosts, times),
-    st.builds(GuardLost, hosts, st.just("gone")),
-    st.builds(GuardSilent, hosts, times),
-    st.builds(FromGuard, hosts, from_guards),
-    st.builds(LauncherEnded, st.integers(-15, 255)),
-    st.builds(RankAborted, ranks, st.sampled_from([0, 7])),
-    st.builds(Tick, st.booleans()),
+    st.builds(ks.GuardConnected, hosts, times),
+    st.builds(ks.GuardLost, hosts, st.just("gone")),
+    st.builds(ks.GuardSilent, hosts, times),
+    st.builds(ks.FromGuard, hosts, from_guards),
+    st.builds(ks.LauncherEnded, st.integers(-15, 255)),
+    st.builds(ks.RankAborted, ranks, st.sampled_from([0, 7])),
+    st.builds(ks.Tick, st.booleans()),
     st.builds(messages.StopRun, st.just("why")),
     st.builds(messages.KillRun, st.just("why")),
     st.just(journal.Stall([0], True, True, 9.0, {})),
     st.just(journal.Straggling([0], 3, 9.0)),
     st.builds(messages.RequestStacks, st.just("request")),
 )
-steps: st.SearchStrategy[list[tuple[float, Input]]] = st.lists(st.tuples(st.floats(0, 20), inputs), max_size=40)
+steps: st.SearchStrategy[list[tuple[float, ks.Input]]] = st.lists(st.tuples(st.floats(0, 20), inputs), max_size=40)
 
 
-def check_states(states: Iterable[RunPhase]) -> None:
+def check_states(states: Iterable[ks.RunPhase]) -> None:
     """A step goes at most along two arrows: its own, and what is then due."""
     for before, after in pairwise(states):
-        near = TRANSITIONS[before]
-        assert after is before or after in near or any(after in TRANSITIONS[state] for state in near)
+        near = ks.TRANSITIONS[before]
+        assert after is before or after in near or any(after in ks.TRANSITIONS[state] for state in near)
 
 
 @given(steps)
-def test_any_order_of_joins_losses_deaths_and_stops_ends_in_done(history_of: list[tuple[float, Input]]) -> None:
+def test_any_order_of_joins_losses_deaths_and_stops_ends_in_done(history_of: list[tuple[float, ks.Input]]) -> None:
     history = History()
     for seconds, what in history_of:
         history.after(seconds, what)
@@ -555,8 +535,8 @@ def test_any_order_of_joins_losses_deaths_and_stops_ends_in_done(history_of: lis
     for _ in range(5):
         history.after(60.0)
     check_states(history.states)
-    assert history.at(RunPhase.DONE)
-    closed = [action.end for action in history.actions if isinstance(action, Close)]
+    assert history.at(ks.RunPhase.DONE)
+    closed = [action.end for action in history.actions if isinstance(action, ks.Close)]
     assert len(closed) == 1
     assert closed[0].reason
     records = history.records(RankEnded)
@@ -564,7 +544,7 @@ def test_any_order_of_joins_losses_deaths_and_stops_ends_in_done(history_of: lis
 
 
 def tells(history: History, *records: RankWorld | RankAlone) -> History:
-    return history.feed(*(FromGuard(HOST_OF[record.rank], record) for record in records))
+    return history.feed(*(ks.FromGuard(HOST_OF[record.rank], record) for record in records))
 
 
 def alone(rank: int, steps: int) -> RankAlone:
@@ -586,18 +566,18 @@ def test_ranks_that_never_met_are_noted_at_a_good_end_and_at_no_other() -> None:
         history = tells(History().started(), *(alone(rank, 0) for rank in range(4)))
         for rank in range(4):
             history.ends(rank, status=status if rank == 3 else 0)
-        return history.feed(LauncherEnded(0))
+        return history.feed(ks.LauncherEnded(0))
 
     assert [record.worlds for record in end(0).records(journal.SeparateWorlds)] == [{1: 4}]
     assert end(1).records(journal.SeparateWorlds) == []
     met = tells(History().started(), *(RankWorld(rank, "", "mpi", 4, rank, True) for rank in range(4)))
     for rank in range(4):
         met.ends(rank, status=0)
-    assert met.feed(LauncherEnded(0)).records(journal.SeparateWorlds) == []
+    assert met.feed(ks.LauncherEnded(0)).records(journal.SeparateWorlds) == []
 
 
 def test_a_rank_of_another_host_tells_nothing() -> None:
-    history = History().started().feed(*(FromGuard("a", alone(rank, 3)) for rank in range(4)))
+    history = History().started().feed(*(ks.FromGuard("a", alone(rank, 3)) for rank in range(4)))
     assert history.records(journal.SeparateWorlds) == []
 
 
@@ -607,31 +587,31 @@ FREE, TAKEN = messages.HostWaits(False), messages.HostWaits(True)
 
 def test_a_run_that_waits_takes_its_hosts_when_all_are_free() -> None:
     history = History(TWO._replace(wait=True)).joined().after(600.0)
-    assert history.at(RunPhase.GATHERING)
-    history.feed(FromGuard("a", FREE), FromGuard("b", messages.HostWaits(False, BUSY, 2)))
+    assert history.at(ks.RunPhase.GATHERING)
+    history.feed(ks.FromGuard("a", FREE), ks.FromGuard("b", messages.HostWaits(False, BUSY, 2)))
     (waiting,) = history.records(journal.Waiting)
     assert (waiting.hosts, waiting.before) == ({"b": ("r0", "ann@desk", CLOCK - 60)}, 2)
     assert not any(isinstance(message, messages.TakeHost) for message in history.sent())
-    history.feed(FromGuard("b", FREE))
+    history.feed(ks.FromGuard("b", FREE))
     assert isinstance(history.sent()[-1], messages.TakeHost)
     assert history.records(journal.Waiting)[-1].hosts == {}
-    history.feed(FromGuard("a", TAKEN))
-    assert history.at(RunPhase.GATHERING)
-    history.feed(FromGuard("b", TAKEN))
-    assert history.at(RunPhase.PLACING)
+    history.feed(ks.FromGuard("a", TAKEN))
+    assert history.at(ks.RunPhase.GATHERING)
+    history.feed(ks.FromGuard("b", TAKEN))
+    assert history.at(ks.RunPhase.PLACING)
 
 
 def test_no_host_is_held_while_another_one_is_waited_for() -> None:
-    history = History(TWO._replace(wait=True)).joined().feed(FromGuard("a", FREE), FromGuard("b", FREE))
-    history.feed(FromGuard("a", TAKEN), FromGuard("b", messages.HostWaits(False, BUSY)))
-    assert history.actions[-2] == Send("a", messages.LeaveHost())
-    history.feed(FromGuard("a", FREE), FromGuard("b", FREE))
+    history = History(TWO._replace(wait=True)).joined().feed(ks.FromGuard("a", FREE), ks.FromGuard("b", FREE))
+    history.feed(ks.FromGuard("a", TAKEN), ks.FromGuard("b", messages.HostWaits(False, BUSY)))
+    assert history.actions[-2] == ks.Send("a", messages.LeaveHost())
+    history.feed(ks.FromGuard("a", FREE), ks.FromGuard("b", FREE))
     assert sum(isinstance(message, messages.TakeHost) for message in history.sent()) == 2
-    assert history.feed(FromGuard("b", TAKEN), FromGuard("a", TAKEN)).at(RunPhase.PLACING)
+    assert history.feed(ks.FromGuard("b", TAKEN), ks.FromGuard("a", TAKEN)).at(ks.RunPhase.PLACING)
 
 
 def test_a_run_that_waits_can_be_stopped() -> None:
-    history = History(TWO._replace(wait=True)).joined().feed(FromGuard("a", FREE), messages.StopRun("Ctrl-C"))
+    history = History(TWO._replace(wait=True)).joined().feed(ks.FromGuard("a", FREE), messages.StopRun("Ctrl-C"))
     assert history.run.reason == Reason.STOPPED
     assert history.end().reason == Reason.STOPPED
 
@@ -642,7 +622,7 @@ GOES_ON = TWO._replace(keep=KEEP)
 
 def find_checkpoint(history: History, host: str, *parts: messages.CheckpointPart, number: int | None = None) -> History:
     look = history.run.kept.look if number is None else number
-    return history.feed(FromGuard(host, messages.CheckpointsFound(look, 4000, list(parts))))
+    return history.feed(ks.FromGuard(host, messages.CheckpointsFound(look, 4000, list(parts))))
 
 
 def make_file(at: float) -> messages.CheckpointPart:
@@ -651,17 +631,17 @@ def make_file(at: float) -> messages.CheckpointPart:
 
 def test_ranks_that_go_on_start_when_all_hosts_have_the_checkpoint() -> None:
     history = History(GOES_ON).joined()
-    assert history.at(RunPhase.RESUMING)
+    assert history.at(ks.RunPhase.RESUMING)
     assert history.sent()[-1] == messages.FindCheckpoints(int(CLOCK))
     find_checkpoint(history, "a", make_file(CLOCK - 60), number=0)  # of a look before this one
     find_checkpoint(history, "b")
-    assert history.at(RunPhase.RESUMING)
+    assert history.at(ks.RunPhase.RESUMING)
     find_checkpoint(history, "a", make_file(CLOCK - 60))
     (order,) = [each for each in history.sent() if isinstance(each, messages.TakeCheckpoint)]
     assert order.part is None
-    assert history.at(RunPhase.RESUMING)
-    history.after(9.0, FromGuard("b", messages.CheckpointTaken(order.number, "", 10, 8.0)))
-    assert history.at(RunPhase.RUNNING)
+    assert history.at(ks.RunPhase.RESUMING)
+    history.after(9.0, ks.FromGuard("b", messages.CheckpointTaken(order.number, "", 10, 8.0)))
+    assert history.at(ks.RunPhase.RUNNING)
     assert messages.RanksPort(4000, "ckpt/m.pt") in history.sent()
     assert history.records(journal.ResumeChosen) == [journal.ResumeChosen("ckpt/m.pt", CLOCK - 60, 10, 9.0, ["a"])]
 
@@ -669,7 +649,7 @@ def test_ranks_that_go_on_start_when_all_hosts_have_the_checkpoint() -> None:
 def test_ranks_without_a_whole_checkpoint_start_from_the_beginning() -> None:
     history = find_checkpoint(History(GOES_ON).joined(), "a", make_file(CLOCK)._replace(settled=False))
     find_checkpoint(history, "b")
-    assert history.at(RunPhase.RUNNING)
+    assert history.at(ks.RunPhase.RUNNING)
     assert messages.RanksPort(4000) in history.sent()
     assert history.records(journal.ResumeChosen) == [journal.ResumeChosen("")]
 
@@ -677,32 +657,32 @@ def test_ranks_without_a_whole_checkpoint_start_from_the_beginning() -> None:
 def test_no_rank_starts_where_a_host_cannot_get_the_checkpoint_or_says_nothing() -> None:
     history = find_checkpoint(find_checkpoint(History(GOES_ON).joined(), "b"), "a", make_file(CLOCK))
     number = next(each.number for each in history.sent() if isinstance(each, messages.TakeCheckpoint))
-    history.feed(FromGuard("b", messages.CheckpointTaken(number, "no space left", 0, 1.0)))
+    history.feed(ks.FromGuard("b", messages.CheckpointTaken(number, "no space left", 0, 1.0)))
     assert (history.run.reason, history.run.detail) == (Reason.LAUNCH, "no checkpoint is on all hosts")
     assert [note.host for note in history.records(journal.CheckpointMissed)] == ["b"]
     silent = find_checkpoint(History(GOES_ON).joined(), "a").after(31.0)
     assert (silent.run.reason, silent.run.detail) == (Reason.LAUNCH, "no word of the checkpoints on b")
     without = find_checkpoint(History(GOES_ON).joined(), "a")
-    without.feed(FromGuard("b", messages.CheckpointTaken(0, "it ended", 0, 0.0)))
-    assert without.at(RunPhase.RUNNING)  # and what b has is of no use
+    without.feed(ks.FromGuard("b", messages.CheckpointTaken(0, "it ended", 0, 0.0)))
+    assert without.at(ks.RunPhase.RUNNING)  # and what b has is of no use
 
 
 def test_a_host_that_is_lost_while_the_checkpoint_is_brought_ends_the_attempt() -> None:
     history = find_checkpoint(find_checkpoint(History(GOES_ON).joined(), "b"), "a", make_file(CLOCK))
-    history.feed(GuardLost("b", "its guard ended"))
+    history.feed(ks.GuardLost("b", "its guard ended"))
     assert (history.run.state, history.run.reason) == (
-        RunPhase.STOPPING,
+        ks.RunPhase.STOPPING,
         Reason.LOST,
     ) or history.run.reason == Reason.LOST
 
 
 def test_while_ranks_run_finished_checkpoints_are_copied() -> None:
     history = find_checkpoint(History(GOES_ON._replace(keep=KEEP._replace(fresh=True))).started(), "b")
-    assert history.at(RunPhase.RUNNING)
+    assert history.at(ks.RunPhase.RUNNING)
     assert not history.run.kept.look
     find_checkpoint(history, "a", make_file(CLOCK))
     (order,) = [each for each in history.sent() if isinstance(each, messages.TakeCheckpoint)]
     assert order.part
     assert (order.part.owner, order.sources[0].address) == ("a", "10.0.0.1")
-    history.feed(FromGuard("b", messages.CheckpointTaken(order.number, "", 10, 1.0)))
+    history.feed(ks.FromGuard("b", messages.CheckpointTaken(order.number, "", 10, 1.0)))
     assert [(kept.owner, kept.host) for kept in history.records(journal.CheckpointKept)] == [("a", "b")]
