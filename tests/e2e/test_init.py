@@ -1,7 +1,6 @@
 """``ipexctl init`` on separate hosts: asks, knows the answers, writes what lints and plays, overwrites nothing."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -94,24 +93,6 @@ def test_without_a_terminal_and_without_yes_it_is_refused(workspace: Workspace) 
     assert workspace("init", "--yes").code == 0
     assert "script: train.py" in (workspace.path / "playbook.yaml").read_text()
     assert workspace("play", "lint", "playbook.yaml").code == 0
-
-
-def test_hosts_of_a_list_or_of_accelerate_become_a_hostfile(workspace: Workspace, hosts: Cluster) -> None:
-    (workspace.path / "mpi").write_text(hosts.hostfile.read_text())
-    (workspace.path / "default_config.yaml").write_text(
-        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nmixed_precision: 'no'\nnum_machines: 3\n"
-        "ipex_config: {ipex: false}\nnum_processes: 6\nmain_process_port: 29511\n"
-        "mpirun_config: {mpirun_ccl: '1', mpirun_hostfile: mpi}\n"
-    )
-    env: dict[str, Any] = {"IPEXCTL_HOSTFILE": ""}
-    workspace.succeed("init", "--yes", "--from", "default_config.yaml", "train.py", **env)
-    text = (workspace.path / "playbook.yaml").read_text()
-    assert "ppn: 2" in text
-    assert "port: 29511" in text
-    assert "track: native" in text
-    assert "hosts: hostfile" in text
-    assert workspace("play", "lint", "playbook.yaml", **env).code == 0
-    assert workspace("hosts", "-f", "hostfile", "--json").answer["hosts"][2]["host"] == "node2"
 
 
 def test_a_host_that_is_away_is_reported_and_all_away_writes_nothing(workspace: Workspace, hosts: Cluster) -> None:

@@ -57,12 +57,6 @@ def test_a_project_behind_a_link_is_at_the_same_place_for_sync_and_for_run(works
     assert f"in {place}," in workspace(*RUN, "--dry-run", "proj/say.py").out
 
 
-def test_intels_benchmark_runs_across_hosts(workspace: Workspace, hosts: Cluster) -> None:
-    result = workspace.succeed(*RUN, RANKS / "imb.py")
-    assert "#processes = 3" in result.out
-    assert not find_orphans(hosts)
-
-
 def test_interfaces_are_chosen_per_host(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     """The first interface is docker0, then one of another network; node1's has another name than the head's."""
     cluster = make_cluster(

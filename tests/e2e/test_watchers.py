@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from ipexctl.store.saved_profile import read_profile
 from tests.cluster import Cluster
 from tests.e2e.workspace import ACTOR, GATE, LIGHT, ROOT, Started, Terminal, Workspace, find_orphans, kill, open_gates
@@ -135,17 +133,6 @@ def test_reap_takes_away_what_a_killed_keeper_left(
     assert not find_orphans(hosts)
     assert [file for host in hosts.names for file in hosts.path(host, "/dev/shm").glob("mpich_shm_*")] == []
     assert runs(workspace) == []
-
-
-@pytest.mark.parametrize("words", [("attach",), ("logs", "1120-nosuch")])
-def test_a_look_up_that_finds_nothing_says_so_and_is_not_saved(workspace: Workspace, words: tuple[str, ...]) -> None:
-    result = workspace(*words)
-    assert result.code == 4, result
-    sentence = "no run 1120-nosuch is kept on these hosts"
-    if not words[1:]:
-        sentence = "nothing runs on these hosts, and no run that has ended is kept there"
-    assert sentence in result.err
-    assert not workspace.records
 
 
 def test_the_page_of_a_run_is_served_while_it_goes_on_and_left_in_its_record(

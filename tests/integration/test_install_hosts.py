@@ -109,21 +109,6 @@ def test_hosts_that_reach_the_index_fetch_by_themselves_and_each_has_its_own_env
         assert len(index.asked) == asked
 
 
-def test_hosts_without_a_way_out_get_the_wheels_from_the_controller(site: Site) -> None:
-    with serving(Index(wheels.stack())) as index:  # on the controller's own loopback
-        played = site.succeed(index)
-        assert "does not reach 127.0.0.1" in played.plan
-        assert len(set(site.ids())) == 1
-        wheel_requests = [path for _, path in index.asked if path.startswith("GET") and path.endswith(".whl")]
-        assert len(wheel_requests) == 3  # once each, whatever the number of hosts
-        sent = {
-            event.host: event.detail for event in played.events if isinstance(event, StepEnded) and "send" in event.step
-        }
-        assert sent["node0"].endswith("from here")
-        assert {sent["node1"], sent["node2"]} <= {f"{sent['node0'].split(' from')[0]} from node{n}" for n in (0, 1)}
-        assert [site.left(name) for name in site.cluster.names] == [[played.answer["id"]]] * 3
-
-
 @pytest.mark.fault("D2")
 def test_a_host_that_loses_power_while_unpacking_leaves_the_others_as_they_were_and_is_healed(site: Site) -> None:
     with serving(Index(wheels.stack()), CONTROLLER) as index:

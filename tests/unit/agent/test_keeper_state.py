@@ -183,9 +183,7 @@ def test_a_proxy_that_ends_without_a_ranks_end_is_a_loss() -> None:
 
 
 @pytest.mark.parametrize("ended", [[], [ks.LauncherEnded(-13)]])
-def test_a_host_where_the_proxy_cannot_work_is_named_also_where_mpirun_ends_of_it(
-    ended: list[ks.LauncherEnded],
-) -> None:
+def test_a_host_where_the_proxy_cannot_work_is_named(ended: list[ks.LauncherEnded]) -> None:
     """mpirun's end was the cause (exit 6) where it had started the ranks of another host."""
     history = History().joined().feed(*(ks.FromGuard("a", RankStarted(rank, "a", 1, 2, [], CLOCK)) for rank in (0, 1)))
     history.feed(ks.FromGuard("b", messages.ProxyEnded("no hydra_pmi_proxy")), *ended).after(5.5)

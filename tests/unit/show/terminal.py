@@ -7,11 +7,12 @@ light or dark theme. It names fonts and fetches nothing.
 import io
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from xml.sax.saxutils import escape
 
 import pyte
 from pyte.screens import Char
+from rich.console import Console
 
 CELL, LINE, EDGE = 8.4, 18, 12  # pixels: the width and height of a character of 14 px, and the margin
 
@@ -32,6 +33,15 @@ class Terminal(io.BytesIO):
 
     def isatty(self) -> bool:
         return True
+
+
+def make_console(pipe: Any, width: int, height: int, *, colours: bool = True) -> Console:
+    """The console of ipexctl on a pipe, of this size."""
+    colour_system: Literal["256"] | None = "256" if colours else None
+    return Console(
+        file=pipe, force_terminal=True, color_system=colour_system, width=width, height=height,
+        markup=False, emoji=False, highlight=False,
+    )  # fmt: skip
 
 
 class _Screen(pyte.Screen):

@@ -1,5 +1,6 @@
 """Keys are read from a real (pseudo-)terminal, which is put back as it was."""
 
+import fcntl
 import os
 import pty
 import select
@@ -8,7 +9,10 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -34,60 +38,67 @@ def mode(number: int) -> tuple[bool, bool]:
     return bool(flags & termios.ICANON), bool(flags & termios.ECHO)
 
 
-def on_a_terminal(last: str, typed: bytes) -> tuple[bytes, tuple[bool, bool], tuple[bool, bool]]:
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """Our end of it, and that of a program."""
     ours, theirs = pty.openpty()
-    try:
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD.format(last=last)],
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=Path(__file__).parents[3],
-            start_new_session=True,
-            preexec_fn=lambda: __import__("fcntl").ioctl(0, termios.TIOCSCTTY, 0),
-        )
+    yield ours, theirs
+    os.close(ours)
+    os.close(theirs)
+
+
+@contextmanager
+def playing(terminal: int, *words: str | Path) -> Iterator[IO[bytes]]:
+    """The output of a Python program on this terminal, whose session it leads."""
+    with subprocess.Popen(
+        [sys.executable, *words],
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    ) as child:
         assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
+        yield child.stdout
+
+
+def press(terminal: tuple[int, int], last: str, typed: bytes) -> tuple[bytes, tuple[bool, bool], tuple[bool, bool]]:
+    ours, theirs = terminal
+    with playing(theirs, "-c", CHILD.format(last=last)) as output:
+        assert output.readline() == b"ready\n"
         during = mode(theirs)
         os.write(ours, typed)
-        output = child.stdout.read()
-        child.wait(60)
-        return output, during, mode(theirs)
-    finally:
-        os.close(ours)
-        os.close(theirs)
+        rest = output.read()
+    return rest, during, mode(theirs)
 
 
-def test_keys_come_one_by_one_and_the_terminal_is_put_back() -> None:
-    output, during, after = on_a_terminal("keys.close(); print(got)", b"r\x1b[A\x1b[25~5\n")
+def test_keys_come_one_by_one_and_the_terminal_is_put_back(terminal: tuple[int, int]) -> None:
+    output, during, after = press(terminal, "keys.close(); print(got)", b"r\x1b[A\x1b[25~5\n")
     assert output == b"['r', 'up', '5', 'enter']\n"
     assert during == (False, False)
     assert after == (True, True)
 
 
-def test_what_is_pasted_is_no_key_also_in_pieces() -> None:
-    ours, theirs = pty.openpty()
+def test_what_is_pasted_is_no_key_also_in_pieces(terminal: tuple[int, int]) -> None:
+    ours, theirs = terminal
     os.set_blocking(ours, False)
-    try:
-        keys = PressedKeys(theirs)
-        keys._foreground = lambda: True  # type: ignore[method-assign]  # a terminal of another session
-        keys.open()
-        assert os.read(ours, 100) == b"\x1b[?2004h"
-        seen = []
-        for piece in (b"a\x1b[200~dd", b"dd", b"d\x1b[201~b", b"c"):
-            os.write(ours, piece)
-            time.sleep(0.05)
-            seen += keys.poll()
-        assert seen == ["a", "b", "c"]
-        keys.close()
-        assert os.read(ours, 100) == b"\x1b[?2004l"
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    keys = PressedKeys(theirs)
+    keys._foreground = lambda: True  # type: ignore[method-assign]  # a terminal of another session
+    keys.open()
+    assert os.read(ours, 100) == b"\x1b[?2004h"
+    seen = []
+    for piece in (b"a\x1b[200~dd", b"dd", b"d\x1b[201~b", b"c"):
+        os.write(ours, piece)
+        time.sleep(0.05)
+        seen += keys.poll()
+    assert seen == ["a", "b", "c"]
+    keys.close()
+    assert os.read(ours, 100) == b"\x1b[?2004l"
 
 
-def test_the_terminal_is_put_back_after_a_crash_too() -> None:
-    assert on_a_terminal("raise SystemError", b"abcd")[2] == (True, True)
+def test_the_terminal_is_put_back_after_a_crash_too(terminal: tuple[int, int]) -> None:
+    assert press(terminal, "raise SystemError", b"abcd")[2] == (True, True)
 
 
 def test_without_a_terminal_there_are_no_keys() -> None:
@@ -97,16 +108,11 @@ def test_without_a_terminal_there_are_no_keys() -> None:
         assert keys.poll() == []
 
 
-def test_a_terminal_that_is_not_ours_is_left_alone() -> None:
-    ours, theirs = pty.openpty()
-    try:
-        before = mode(theirs)
-        keys = PressedKeys(theirs).open()
-        assert not keys.active
-        assert mode(theirs) == before
-    finally:
-        os.close(ours)
-        os.close(theirs)
+def test_a_terminal_that_is_not_ours_is_left_alone(terminal: tuple[int, int]) -> None:
+    _, theirs = terminal
+    before = mode(theirs)
+    assert not PressedKeys(theirs).open().active
+    assert mode(theirs) == before
 
 
 def test_closing_twice_is_fine() -> None:
@@ -181,27 +187,14 @@ def test_while_ctrl_z_stops_us_the_terminal_is_whole_and_afterwards_ours_again(t
         os.close(ours)
 
 
-def test_a_pasted_burst_is_left_to_the_shell_and_ends_the_keys() -> None:
-    ours, theirs = pty.openpty()
-    try:
-        child = subprocess.Popen(
-            [sys.executable, "-c", PASTED],
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            cwd=Path(__file__).parents[3],
-            start_new_session=True,
-            preexec_fn=lambda: __import__("fcntl").ioctl(0, termios.TIOCSCTTY, 0),
-        )
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
+def test_a_pasted_burst_is_left_to_the_shell_and_ends_the_keys(terminal: tuple[int, int]) -> None:
+    ours, theirs = terminal
+    with playing(theirs, "-c", PASTED) as output:
+        assert output.readline() == b"ready\n"
         pasted = b"ipexctl ps -f hosts && echo " + b"x" * 3000 + b"\n"  # too many for any time that goes by here
         os.write(ours, pasted)
-        assert child.stdout.read() == b"[] True True\n"
-        child.wait(60)
-        assert os.read(theirs, 4096) == pasted
-    finally:
-        os.close(ours)
-        os.close(theirs)
+        assert output.read() == b"[] True True\n"
+    assert os.read(theirs, 4096) == pasted
 
 
 PASTED = """
@@ -215,26 +208,15 @@ print(keys.poll(), keys.pasted, keys.open().active)
 """
 
 
-def test_what_is_typed_while_a_verb_without_keys_works_is_left_to_the_shell(tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
-    try:
-        program, go = tmp_path / "show.py", tmp_path / "go"
-        program.write_text("from pathlib import Path\n" + SHOWING.replace("{verb}", "bench"))
-        child = subprocess.Popen(
-            [sys.executable, program, go],
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-            start_new_session=True,
-            preexec_fn=lambda: __import__("fcntl").ioctl(0, termios.TIOCSCTTY, 0),
-        )
-        assert child.stdout is not None
-        assert b"2026h" in os.read(child.stdout.fileno(), 1 << 16)
+def test_what_is_typed_while_a_verb_without_keys_works_is_left_to_the_shell(
+    terminal: tuple[int, int], tmp_path: Path
+) -> None:
+    ours, theirs = terminal
+    program, go = tmp_path / "show.py", tmp_path / "go"
+    program.write_text("from pathlib import Path\n" + SHOWING.replace("{verb}", "bench"))
+    with playing(theirs, program, go) as output:
+        assert b"2026h" in os.read(output.fileno(), 1 << 16)
         os.write(ours, b"dq\n")
         go.touch()
-        assert child.stdout.read().endswith(b"done\n")
-        child.wait(60)
-        assert os.read(theirs, 100) == b"dq\n"
-    finally:
-        os.close(ours)
-        os.close(theirs)
+        assert output.read().endswith(b"done\n")
+    assert os.read(theirs, 100) == b"dq\n"

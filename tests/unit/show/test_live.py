@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.lines import LINE_LIMIT
@@ -30,33 +30,11 @@ from ipexctl.show.steps_frame import draw_steps
 from ipexctl.show.view import View
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
-from tests.unit.show.terminal import as_text, read_screen
+from tests.unit.show.terminal import Terminal, as_text, make_console, read_screen
 from tests.waiting import wait
 
 # All that Rich itself sends: colours, cursor up and down, erase line, cursor off and on, carriage return.
 OWN = re.compile(r"\x1b\[(?:[0-9;]*m|[0-9]*[ABDGHKJ]|\?(?:25|2026)[lh])|\r|\n")
-
-
-class Terminal(io.BytesIO):
-    """What a Pipe needs of a terminal."""
-
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
-
-
-def console(pipe: Pipe, width: int, height: int, colours: bool = True) -> Console:
-    return Console(
-        file=pipe,  # type: ignore[arg-type]
-        force_terminal=True,
-        color_system="256" if colours else None,
-        width=width,
-        height=height,
-        markup=False,
-        emoji=False,
-        highlight=False,
-    )
 
 
 class LiveView(View):
@@ -85,7 +63,7 @@ def drawn(view: View, width: int = 80, height: int = 24, now: float | None = Non
     pipe = Pipe(raw := io.BytesIO())
     now = view.state.at if now is None else now
     draw: Any = draw_steps(view.state, width, height, now) if view.state.attempt is None else None
-    console(pipe, width, height).print(draw or draw_run(view, width, height, now))
+    make_console(pipe, width, height).print(draw or draw_run(view, width, height, now))
     text = raw.getvalue().decode()
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", OWN.sub("", text))
     return as_text(read_screen(text.encode(), width, 200)).splitlines()
@@ -96,7 +74,7 @@ def live(stream: Iterable[Stamped], width: int = 80, height: int = 24) -> tuple[
     raw = Terminal()
     pipe = Pipe(raw)
     events = list(stream)
-    sink = Live(pipe, console=console(pipe, width, height))
+    sink = Live(pipe, console=make_console(pipe, width, height))
     feeder = streams.Feeder(sink)
     for index, stamped in enumerate(events):
         feeder.handle_event(stamped)
@@ -406,7 +384,7 @@ def test_a_terminal_that_goes_away_ends_nothing() -> None:
             raise OSError(5, "Input/output error")
 
     pipe = Pipe(Gone())
-    sink = Live(pipe, console=console(pipe, 80, 24))
+    sink = Live(pipe, console=make_console(pipe, 80, 24))
     stream = list(streams.run(2, 1, steps=5))
     streams.feed(sink, stream)
     time.sleep(0.25)
@@ -426,7 +404,7 @@ def test_a_terminal_that_stands_still_does_not_hold_the_run() -> None:
             return 0
 
     pipe = Pipe(Still())
-    sink = Live(pipe, console=console(pipe, 80, 24))
+    sink = Live(pipe, console=make_console(pipe, 80, 24))
     feeder = streams.Feeder(sink)
     feeder.handle_event(Stamped(0.0, e.RunStarted("r", "a", ("a",), "")))
     time.sleep(0.25)
@@ -440,7 +418,7 @@ def test_a_terminal_that_stands_still_does_not_hold_the_run() -> None:
 
 def test_our_own_talk_also_goes_to_a_standard_error_that_is_a_file() -> None:
     pipe, err = Pipe(Terminal()), io.BytesIO()
-    sink = Live(pipe, Pipe(err), console=console(pipe, 80, 24))
+    sink = Live(pipe, Pipe(err), console=make_console(pipe, 80, 24))
     feeder = streams.Feeder(sink)
     feeder.handle_event(Stamped(0.0, e.Message("mind \x1b[2J this", "warning", "a")))
     sink.close()
@@ -461,7 +439,7 @@ def test_a_command_in_a_message_is_one_line_for_who_copies_it(before: str) -> No
 def test_an_error_in_drawing_is_raised_to_the_loop_and_the_terminal_is_given_back() -> None:
     raw = Terminal()
     pipe = Pipe(raw)
-    sink = Live(pipe, console=console(pipe, 80, 24))
+    sink = Live(pipe, console=make_console(pipe, 80, 24))
     feeder = streams.Feeder(sink)
 
     def fail(width: int, height: int, now: float) -> RenderableType:

@@ -5,7 +5,7 @@ import re
 
 import pyte
 import pytest
-from rich.console import Console, Group
+from rich.console import Group
 from rich.text import Text
 
 from ipexctl.show.live import Live
@@ -13,7 +13,7 @@ from ipexctl.show.painter import Painter
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.run_frame import draw_run
 from tests.unit.show import streams
-from tests.unit.show.terminal import Terminal
+from tests.unit.show.terminal import Terminal, make_console
 from tests.unit.show.test_live import watch
 
 
@@ -34,15 +34,7 @@ class Screen:
     def __init__(self, width: int = 40, height: int = 10, *, colours: bool = True) -> None:
         self.raw = Terminal()
         self.pipe = Pipe(self.raw)
-        self.console = Console(
-            file=self.pipe,  # type: ignore[arg-type]
-            force_terminal=True,
-            color_system="256" if colours else None,
-            width=width,
-            height=height,
-            markup=False,
-            highlight=False,
-        )
+        self.console = make_console(self.pipe, width, height, colours=colours)
         self.painter = Painter(self.console, self.pipe)
         self.terminal = _Tmux(width, height, history=1000)
         self._stream = pyte.ByteStream(self.terminal)
