@@ -7,8 +7,9 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,39 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
+
+
+@contextlib.contextmanager
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Something on a loopback port that takes connections, one at a time, and is no sshd."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stop = threading.Event()
+
+        def body() -> None:
+            while not stop.is_set():
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return
+                with client, contextlib.suppress(OSError):
+                    serve(client)
+
+        thread = threading.Thread(target=body, daemon=True)
+        thread.start()
+        yield int(listener.getsockname()[1])
+        stop.set()
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(60)
+
+
+def pour(source: socket.socket, sink: socket.socket, gate: threading.Event | None = None) -> None:
+    """Passes on what comes, each piece once the gate is open."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            if gate:
+                gate.wait()
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
 
 
 @contextlib.contextmanager

@@ -6,14 +6,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from ipexctl.act.ssh import Links
 from ipexctl.model.hosts import Command, CommandIO, Link, LinkError
-from tests.contract.sshd import sshd
+from tests.contract.sshd import listening, pour, sshd
 from tests.waiting import wait
 
 HOSTILE = (
@@ -315,29 +315,16 @@ def relaying(port: int) -> Iterator[tuple[int, threading.Event]]:
     through = threading.Event()
     through.set()
 
-    def pour(source: socket.socket, target: socket.socket, gate: threading.Event | None) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                if gate:
-                    gate.wait()
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
+    def serve(near: socket.socket) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as far:
+            up = threading.Thread(target=pour, args=(near, far))
+            up.start()
+            pour(far, near, through)
+            up.join()
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            near, _ = listener.accept()
-            with near, socket.create_connection(("127.0.0.1", port)) as far:
-                up = threading.Thread(target=pour, args=(near, far, None))
-                up.start()
-                pour(far, near, through)
-                up.join()
-
-        server = threading.Thread(target=serve)
-        server.start()
-        yield listener.getsockname()[1], through
-    through.set()
-    server.join()
+    with listening(serve) as other:
+        yield other, through
+        through.set()
 
 
 def test_closing_the_link_ends_a_run_whose_first_words_are_on_the_way(tmp_path: Path) -> None:

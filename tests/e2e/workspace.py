@@ -341,36 +341,19 @@ def running(cluster: Cluster, host: str, word: str) -> list[int]:
 def light(cluster: Cluster, place: Path) -> None:
     """Puts an environment with nothing but Intel MPI on every host, as `ipexctl install` would leave it."""
     made = mpi.make(place / "light")
-    marker = {
-        "format": 1,
-        "id": "light",
-        "venv": LIGHT,
-        "prefix": LIGHT,
-        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "stack": summary("impi-rt only"),
-        "packages": {},
-        "layout": {
-            "mpi": "impi-rt", "version": mpi.IMPI.partition("==")[2], "mpiexec": "bin/mpiexec.hydra", "bin": ["bin"],
-            "lib": ["lib"], "providers": None, "mpi_root": "", "ccl_root": None, "module": None,
-        },
-    }  # fmt: skip
-    (made / "ipexctl.json").write_text(json.dumps(marker))
+    (made / "ipexctl.json").write_text(marker(LIGHT, {}))
     for host in cluster.names:
         shutil.copytree(made, cluster.path(host, LIGHT), symlinks=True)
-
-
-def summary(name: str, backend: Literal["gloo", "impi"] = "gloo") -> Any:
-    """What a marker says of a stack of this name."""
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    version = mpi.IMPI.partition("==")[2]
-    return to_json(StackSummary(name, "2.8.0", None, None, None, backend, python, StackMpi("impi-rt", version)))
 
 
 def marker(venv: str, packages: Mapping[str, str], **layout: object) -> str:
     """What install leaves in an environment with Intel MPI from PyPI and ``packages``, name → version; ``layout`` is
     what differs."""
+    python, version = f"{sys.version_info.major}.{sys.version_info.minor}", mpi.IMPI.partition("==")[2]
+    backend: Literal["gloo", "impi"] = "impi" if "impi-torch" in packages else "gloo"
+    stack = StackSummary("lent", "2.8.0", None, None, None, backend, python, StackMpi("impi-rt", version))
     actual = {
-        "mpi": "impi-rt", "version": mpi.IMPI.partition("==")[2], "mpiexec": "bin/mpiexec.hydra", "bin": ["bin"],
+        "mpi": "impi-rt", "version": version, "mpiexec": "bin/mpiexec.hydra", "bin": ["bin"],
         "lib": ["lib"], "providers": None, "mpi_root": "", "ccl_root": None, "module": None,
     }  # fmt: skip
     return json.dumps(
@@ -379,8 +362,8 @@ def marker(venv: str, packages: Mapping[str, str], **layout: object) -> str:
             "id": "lent",
             "venv": venv,
             "prefix": venv,
-            "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-            "stack": summary("lent", "impi" if "impi-torch" in packages else "gloo"),
+            "python": python,
+            "stack": to_json(stack),
             "packages": dict(packages),
             "layout": {**actual, **layout},
         }

@@ -26,7 +26,7 @@ from ipexctl.act.ssh.tcp import LOST_AFTER
 from ipexctl.act.ssh.transport import Transport
 from ipexctl.model.errors import Failure, Kind, Origin, UsageError
 from ipexctl.model.hosts import Command, Host, LinkError
-from tests.contract.sshd import Server, children, free_port, keygen, sshd
+from tests.contract.sshd import Server, children, free_port, keygen, listening, pour, sshd
 from tests.tables import read_table
 from tests.waiting import wait
 
@@ -53,29 +53,6 @@ def failure(links: Links, host: Host) -> Failure:
     assert result.kind is Kind.UNREACHABLE
     assert "\n" not in result.what
     return result
-
-
-@contextlib.contextmanager
-def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Something on a loopback port that is no good sshd."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        stop = threading.Event()
-
-        def body() -> None:
-            while not stop.is_set():
-                try:
-                    client, _ = listener.accept()
-                except OSError:
-                    return
-                with client, contextlib.suppress(OSError):
-                    serve(client)
-
-        thread = threading.Thread(target=body, daemon=True)
-        thread.start()
-        yield int(listener.getsockname()[1])
-        stop.set()
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join(60)
 
 
 # -- reaching it -------------------------------------------------------------------------------------------------------
@@ -138,13 +115,6 @@ def junk(client: socket.socket) -> None:
 def http(client: socket.socket) -> None:
     client.recv(100)
     client.sendall(b"HTTP/1.1 400 Bad \x1b[31mRequest\r\nServer: x\r\n\r\n")
-
-
-def pour(source: socket.socket, sink: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(1 << 16):
-            sink.sendall(data)
-        sink.shutdown(socket.SHUT_WR)
 
 
 def after_the_banner(client: socket.socket) -> None:

@@ -12,14 +12,13 @@ import struct
 import subprocess
 import sys
 import termios
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.contract.sshd import Server, children, free_port, sshd
+from tests.contract.sshd import Server, children, free_port, listening, sshd
 from tests.waiting import wait
 
 PATIENCE = 60.0
@@ -203,20 +202,9 @@ def test_hosts_of_a_shell_are_judged_as_those_of_every_command(workspace: Worksp
     assert workspace.run("shell", "dark", "--", "true").returncode == 3
 
 
-@contextlib.contextmanager
-def echoing() -> Iterator[int]:
-    """A port that answers each connection with what it sends, in upper case."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    with listener.accept()[0] as client:
-                        client.sendall(client.recv(100).upper())
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield int(listener.getsockname()[1])
-        listener.shutdown(socket.SHUT_RDWR)
+def echo(client: socket.socket) -> None:
+    """Answers what is sent in upper case."""
+    client.sendall(client.recv(100).upper())
 
 
 def ask(port: int) -> bytes:
@@ -228,7 +216,7 @@ def ask(port: int) -> bytes:
 def test_forward_brings_a_port_here_until_ctrl_c(workspace: Workspace) -> None:
     before = children(workspace.server.process.pid)
     port = free_port()
-    with echoing() as remote:
+    with listening(echo) as remote:
         running = workspace.start("forward", "node1", f"{port}:{remote}")
         assert running.stderr is not None
         assert f"127.0.0.1:{port} is port {remote} of node1" in running.stderr.readline().decode()
@@ -257,7 +245,7 @@ def test_a_connection_that_the_host_refuses_does_not_end_the_forwarding(workspac
 
 
 def test_forward_refuses_a_port_that_is_not_free(workspace: Workspace) -> None:
-    with echoing() as port:
+    with listening(echo) as port:
         done = workspace.run("forward", "node1", str(port))
         assert done.returncode == 4
         assert f"port {port} of this machine cannot be used" in done.stderr.decode()
