@@ -22,10 +22,7 @@ def hostfile(tmp_path: Path) -> Iterator[Path]:
         yield file
 
 
-@pytest.mark.parametrize(
-    "command",
-    read_table("closed_ports/a_command_that_reaches_no_host_advises_the_doctor"),
-)
+@pytest.mark.parametrize("command", read_table("closed_ports/a_command_that_reaches_no_host_advises_the_doctor"))
 def test_a_command_that_reaches_no_host_advises_the_doctor(hostfile: Path, tmp_path: Path, command: str) -> None:
     project = tmp_path / "project"
     project.mkdir()

@@ -67,12 +67,7 @@ def start_plainly(cluster: Cluster, size: int, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("size", "way"),
-    [
-        pytest.param(2, "gloo", marks=LONGER),
-        (2, "impi"),
-        pytest.param(3, "impi", marks=LONGER),
-    ],
+    ("size", "way"), [pytest.param(2, "gloo", marks=LONGER), (2, "impi"), pytest.param(3, "impi", marks=LONGER)]
 )
 @pytest.mark.parametrize(
     "name",

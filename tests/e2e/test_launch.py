@@ -11,17 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster, Spec
-from tests.e2e.workspace import (
-    ACTOR,
-    LIGHT,
-    RANKS,
-    CommandResult,
-    Workspace,
-    cpus,
-    find_orphans,
-    find_place,
-    light,
-)
+from tests.e2e.workspace import ACTOR, LIGHT, RANKS, CommandResult, Workspace, cpus, find_orphans, find_place, light
 from tests.tables import read_table
 
 RUN = ("run", "--venv", LIGHT)

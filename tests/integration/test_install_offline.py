@@ -11,6 +11,7 @@ from ipexctl.act.packages.resolve import find_uv
 from tests import wheels
 from tests.cluster import Cluster
 from tests.e2e.workspace import CommandResult, Workspace
+from tests.integration.test_sync_relay import count_sent
 
 BALLAST = 24 << 20
 ROW = ("--track", "native", "--torch", "2.8.0", "--backend", "gloo")
@@ -29,10 +30,12 @@ def house(stack: list[wheels.Built], tmp_path_factory: pytest.TempPathFactory) -
     return wheels.fill(tmp_path_factory.mktemp("house"), stack)
 
 
-def make_user(cluster: Cluster, path: Path) -> Workspace:
-    workspace = Workspace(cluster, path / "desk")
-    workspace.env |= {"PIP_CONFIG_FILE": "/dev/null", "UV_NO_CONFIG": "1"}
-    return workspace
+@pytest.fixture
+def workspace(make_cluster: Callable[..., Cluster], tmp_path: Path) -> Workspace:
+    """A user with four hosts."""
+    made = Workspace(make_cluster(*NAMES), tmp_path / "desk")
+    made.env |= {"PIP_CONFIG_FILE": "/dev/null", "UV_NO_CONFIG": "1"}
+    return made
 
 
 def ids(cluster: Cluster) -> list[str]:
@@ -44,12 +47,6 @@ def ids(cluster: Cluster) -> list[str]:
     return actual
 
 
-def sent(cluster: Cluster) -> int:
-    """Bytes that have left the controller."""
-    line = next(line for line in cluster.run(["cat", "/proc/net/dev"]).stdout.splitlines() if "eth0:" in line)
-    return int(line.partition(":")[2].split()[8])
-
-
 def of_uv(cluster: Cluster) -> int:
     """Bytes of the installer itself, which goes the same way where hosts do not see this checkout as their own."""
     program = Path(find_uv().path)
@@ -57,28 +54,23 @@ def of_uv(cluster: Cluster) -> int:
     return 0 if seen else program.stat().st_size
 
 
-def install(workspace: Workspace, *words: str | Path, **env: str) -> CommandResult:
-    return workspace("install", *PLACE, "--json", *words, timeout=240, **env)
+def install(workspace: Workspace, house: Path, *words: str) -> tuple[CommandResult, int]:
+    """Installs from the wheelhouse, and counts the bytes that leave the controller meanwhile."""
+    before = count_sent(workspace.cluster)
+    result = workspace.succeed("install", *PLACE, *ROW, "--wheels", house, *words, timeout=240)
+    return result, count_sent(workspace.cluster) - before
 
 
 def test_four_hosts_without_a_way_out_get_every_wheel_once_from_the_controller_and_then_have_nothing_to_do(
-    make_cluster: Callable[..., Cluster], tmp_path: Path, house: Path, stack: list[wheels.Built]
+    workspace: Workspace, house: Path, stack: list[wheels.Built]
 ) -> None:
-    four = make_cluster(*NAMES)
-    workspace = make_user(four, tmp_path)
-    payload = sum(len(built.data) for built in stack) + of_uv(four)
-    before = sent(four)
-    result = install(workspace, *ROW, "--wheels", house)
-    crossed = sent(four) - before
-    assert result.code == 0, result
+    payload = sum(len(built.data) for built in stack) + of_uv(workspace.cluster)
+    result, crossed = install(workspace, house, "--json")
     assert result.answer["changed"] == list(NAMES)
-    assert len(set(ids(four))) == 1
+    assert len(set(ids(workspace.cluster))) == 1
     assert payload < crossed < 1.4 * payload, f"{crossed / payload:.2f} times the wheels"
 
-    before = sent(four)
-    again = workspace("install", *PLACE, *ROW, "--wheels", house)
-    crossed = sent(four) - before
-    assert again.code == 0, again
+    again, crossed = install(workspace, house)
     assert "unchanged  node[0-3]" in again.out
     assert "4 hosts have" in again.err + again.out
     assert "nothing to do, changed 0" in again.err + again.out
@@ -86,18 +78,13 @@ def test_four_hosts_without_a_way_out_get_every_wheel_once_from_the_controller_a
 
 
 def test_hosts_whose_ports_are_closed_to_each_other_get_the_wheels_from_the_controller(
-    make_cluster: Callable[..., Cluster], tmp_path: Path, house: Path, stack: list[wheels.Built]
+    workspace: Workspace, house: Path, stack: list[wheels.Built]
 ) -> None:
-    four = make_cluster(*NAMES)
-    workspace = make_user(four, tmp_path)
+    four = workspace.cluster
     payload = sum(len(built.data) for built in stack) + of_uv(four)
-    giver = four.address("node0")
     for name in four.names[1:]:
-        four.exec(name, ["ip", "route", "add", "prohibit", giver], check=True)
-    before = sent(four)
-    result = install(workspace, *ROW, "--wheels", house)
-    crossed = sent(four) - before
-    assert result.code == 0, result
-    assert len(set(ids(four))) == 1
-    assert ids(four)[0]
+        four.exec(name, ["ip", "route", "add", "prohibit", four.address("node0")], check=True)
+    _, crossed = install(workspace, house)
+    (active,) = set(ids(four))
+    assert active
     assert 2 * payload < crossed < 2.8 * payload, "once to node0, whom nobody reaches, and once for all others"

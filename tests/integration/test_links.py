@@ -418,10 +418,7 @@ def logs_in(server: Server, config: Path, host: Host = Host("node1", "node1")) -
     return ours
 
 
-@pytest.mark.parametrize(
-    ("line", "result"),
-    read_table("links/the_agent_and_its_key_are_chosen_as_by_openssh"),
-)
+@pytest.mark.parametrize(("line", "result"), read_table("links/the_agent_and_its_key_are_chosen_as_by_openssh"))
 def test_the_agent_and_its_key_are_chosen_as_by_openssh(
     server: Server, bare_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, result: bool
 ) -> None:

@@ -17,10 +17,7 @@ def test_figures_of_a_line(line: str) -> None:
     assert list(read_figures(line)) == list(read_figures(line + "\n"))
 
 
-@pytest.mark.parametrize(
-    "line",
-    read_table("figures/lines_without_figures"),
-)
+@pytest.mark.parametrize("line", read_table("figures/lines_without_figures"))
 def test_lines_without_figures(line: str) -> None:
     assert read_figures(line) == {}
 

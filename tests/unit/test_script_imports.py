@@ -52,8 +52,7 @@ main()
 
 
 @pytest.mark.parametrize(
-    "text",
-    read_table("script_imports/what_may_not_be_needed_or_may_be_found_elsewhere_is_not_reported"),
+    "text", read_table("script_imports/what_may_not_be_needed_or_may_be_found_elsewhere_is_not_reported")
 )
 def test_what_may_not_be_needed_or_may_be_found_elsewhere_is_not_reported(text: str) -> None:
     assert doubtful(text, "helper", "pkg", "space") == {}

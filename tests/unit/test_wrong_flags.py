@@ -85,10 +85,7 @@ def test_without_hosts_those_of_a_running_lab_are_advised(tmp_path: Path, monkey
         ("run -H node0,other train.py", "run --hosts node0,other train.py"),
         ("run --hosts node0.invalid,x.invalid --ppn 1 train.py", "run --limit node0.invalid --ppn 1 train.py"),
         ("doctor --hosts=node0.invalid", "fix: ipexctl doctor --limit=node0.invalid"),
-        (
-            "doctor --hosts x.invalid",
-            "fix: write its IP in place of its name, or HostName",
-        ),
+        ("doctor --hosts x.invalid", "fix: write its IP in place of its name, or HostName"),
     ],
 )
 def test_hosts_of_the_hostfile_are_chosen_with_limit(
@@ -138,10 +135,7 @@ def test_an_option_behind_the_script_is_reported_and_left_to_it(
 
 @pytest.mark.parametrize(
     ("venv", "output"),
-    [
-        ("/env", "'/env' must be at least two levels deep"),
-        ("/a/../env", "'/a/../env' is not a plain absolute path"),
-    ],
+    [("/env", "'/env' must be at least two levels deep"), ("/a/../env", "'/a/../env' is not a plain absolute path")],
 )
 def test_an_environment_over_a_system_directory_is_refused(tmp_path: Path, venv: str, output: str) -> None:
     (tmp_path / "hosts").write_text("127.0.0.1\n")
@@ -160,8 +154,7 @@ def test_a_pattern_is_reported_as_the_words_it_stands_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "sentence", "hint"),
-    read_table("wrong_flags/words_that_cannot_be_read_are_refused_with_a_line_to_paste"),
+    ("line", "sentence", "hint"), read_table("wrong_flags/words_that_cannot_be_read_are_refused_with_a_line_to_paste")
 )
 def test_words_that_cannot_be_read_are_refused_with_a_line_to_paste(line: str, sentence: str, hint: str) -> None:
     refused = CliRunner().invoke(app, shlex.split(line), env={"COLUMNS": "200"})

@@ -54,10 +54,7 @@ def test_a_failed_rank_is_followed_by_an_attempt_on_the_same_hosts_and_the_last_
 
 @pytest.mark.parametrize(
     ("how", "why"),
-    [
-        ({"status": 2}, "exit status 2 is a refusal of its arguments"),
-        ({"status": 0, "abort": None, "signal": 0}, ""),
-    ],
+    [({"status": 2}, "exit status 2 is a refusal of its arguments"), ({"status": 0, "abort": None, "signal": 0}, "")],
 )
 def test_ends_that_are_the_scripts_own_wish_are_final(how: dict[str, Any], why: str) -> None:
     history = History(MAY).started()

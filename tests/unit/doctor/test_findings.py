@@ -350,8 +350,7 @@ def test_a_host_without_a_compiler_is_reported_where_torch_compile_takes_the_pla
 
 
 @pytest.mark.parametrize(
-    ("distribution", "command"),
-    read_table("findings/a_host_without_tcmalloc_gets_the_command_of_its_distribution"),
+    ("distribution", "command"), read_table("findings/a_host_without_tcmalloc_gets_the_command_of_its_distribution")
 )
 def test_a_host_without_tcmalloc_gets_the_command_of_its_distribution(distribution: str, command: str) -> None:
     assert one("SYS010", result({"allocators": {}, "distribution": distribution})).fix == command

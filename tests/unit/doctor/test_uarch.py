@@ -40,10 +40,7 @@ def test_no_two_rows_claim_the_same_processor() -> None:
                 assert len(fitting) < 2, (vendor, family, model, stepping, fitting)
 
 
-@pytest.mark.parametrize(
-    ("numbers", "name"),
-    read_table("uarch/processors_are_distinguished", frozen=True),
-)
+@pytest.mark.parametrize(("numbers", "name"), read_table("uarch/processors_are_distinguished", frozen=True))
 def test_processors_are_distinguished(
     numbers: tuple[str | None, int | None, int | None, int | None], name: str | None
 ) -> None:

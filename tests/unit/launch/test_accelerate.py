@@ -111,8 +111,7 @@ def test_the_guides_own_file_of_an_unquoted_no_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "output"),
-    read_table("accelerate/a_configuration_that_is_not_for_cpus_is_refused_with_its_line"),
+    ("text", "output"), read_table("accelerate/a_configuration_that_is_not_for_cpus_is_refused_with_its_line")
 )
 def test_a_configuration_that_is_not_for_cpus_is_refused_with_its_line(text: str, output: str) -> None:
     with pytest.raises(UsageError) as refused:

@@ -4,11 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.launch.checkpoints import (
-    describe_unread_checkpoint,
-    find_checkpoint_directory,
-    find_resume_words,
-)
+from ipexctl.decide.launch.checkpoints import describe_unread_checkpoint, find_checkpoint_directory, find_resume_words
 from ipexctl.model.errors import UsageError
 from ipexctl.model.tasks import Run
 from ipexctl.verbs.run.request import RunRequest, read_request

@@ -28,9 +28,7 @@ def cores(of: Launch) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "node0", "node1"),
-    read_table("instances/each_instance_has_cores_of_its_own"),
-    ids=str,
+    ("settings", "node0", "node1"), read_table("instances/each_instance_has_cores_of_its_own"), ids=str
 )
 def test_each_instance_has_cores_of_its_own(settings: dict[str, object], node0: list[str], node1: list[str]) -> None:
     two = launch(run(**settings))

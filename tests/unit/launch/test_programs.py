@@ -188,10 +188,7 @@ def test_a_process_per_host_has_the_cores_of_all_its_ranks_and_no_number_of_one(
 def test_node0_starts_something_else_and_what_is_not_python_tells_no_stages() -> None:
     task = Run(script="a", program=True, role=("rest:b",))
     made = launch(task, Start("host", "a", is_python=False), Start("env", "b", ("{address}",)))
-    assert {place.host: list(place.argv) for place in made.places} == {
-        "node0": ["a"],
-        "node1": ["b", "192.0.2.11"],
-    }
+    assert {place.host: list(place.argv) for place in made.places} == {"node0": ["a"], "node1": ["b", "192.0.2.11"]}
     assert [node.stages for node in made.nodes] == [False, True]
 
 

@@ -69,10 +69,7 @@ def agree(ansible: Reader, suffix: str, text: str, beside: Mapping[str, str] = N
     return ours
 
 
-@pytest.mark.parametrize(
-    "text",
-    read_table("ansible/an_ini_inventory_is_read_as_ansible_reads_it"),
-)
+@pytest.mark.parametrize("text", read_table("ansible/an_ini_inventory_is_read_as_ansible_reads_it"))
 def test_an_ini_inventory_is_read_as_ansible_reads_it(ansible: Reader, text: str) -> None:
     assert agree(ansible, ".ini" if "[" in text else "", text)
 

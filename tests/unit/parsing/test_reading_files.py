@@ -303,8 +303,7 @@ def read_steps(directory: Path, steps: str, permits: Permits = Permits(), **vari
 
 
 @pytest.mark.parametrize(
-    "step",
-    read_table("files/a_playbook_uses_no_file_outside_of_its_directory_that_the_user_did_not_allow"),
+    "step", read_table("files/a_playbook_uses_no_file_outside_of_its_directory_that_the_user_did_not_allow")
 )
 def test_a_playbook_uses_no_file_outside_of_its_directory_that_the_user_did_not_allow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str

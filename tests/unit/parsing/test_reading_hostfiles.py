@@ -84,10 +84,7 @@ def test_ranges_are_hosts_in_order() -> None:
     assert parse_inventory("n[08-11]", "hosts").names == ("n08", "n09", "n10", "n11")
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    read_table("hostfiles/a_bad_line_is_refused_with_its_reason"),
-)
+@pytest.mark.parametrize(("text", "why"), read_table("hostfiles/a_bad_line_is_refused_with_its_reason"))
 def test_a_bad_line_is_refused_with_its_reason(text: str, why: str) -> None:
     error = refusal(text)
     assert why in str(error)
@@ -125,10 +122,7 @@ def test_hosts_that_share_an_address_need_names() -> None:
 
 @pytest.mark.fault("A7")
 @pytest.mark.fault("A6")
-@pytest.mark.parametrize(
-    "line",
-    read_table("hostfiles/what_is_not_allowed_is_refused_and_never_shown_raw"),
-)
+@pytest.mark.parametrize("line", read_table("hostfiles/what_is_not_allowed_is_refused_and_never_shown_raw"))
 def test_what_is_not_allowed_is_refused_and_never_shown_raw(line: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_inventory(line + "\n", "hosts")
@@ -267,10 +261,7 @@ def test_a_host_in_two_groups_is_one_host() -> None:
     assert (inventory["n1"].port, inventory["n1"].slots, inventory["n1"].groups) == (22, 2, ("a", "b"))
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    read_table("hostfiles/a_bad_inventory_is_refused_with_its_reason"),
-)
+@pytest.mark.parametrize(("text", "why"), read_table("hostfiles/a_bad_inventory_is_refused_with_its_reason"))
 def test_a_bad_inventory_is_refused_with_its_reason(text: str, why: str) -> None:
     assert why in str(refusal(text))
 

@@ -97,8 +97,7 @@ def test_a_template_in_a_variable_of_another_tool_is_kept_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "user", "port", "address"),
-    read_table("inventories/of_several_names_of_one_thing_those_of_ansible_count"),
+    ("text", "user", "port", "address"), read_table("inventories/of_several_names_of_one_thing_those_of_ansible_count")
 )
 def test_of_several_names_of_one_thing_those_of_ansible_count(text: str, user: str, port: int, address: str) -> None:
     (host,) = parse_inventory(text, "inv")
@@ -155,8 +154,7 @@ def test_options_mean_what_they_mean_to_ssh(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "jump"),
-    read_table("inventories/a_proxy_command_that_is_ssh_is_a_jump_host_and_no_other_is_started"),
+    ("command", "jump"), read_table("inventories/a_proxy_command_that_is_ssh_is_a_jump_host_and_no_other_is_started")
 )
 def test_a_proxy_command_that_is_ssh_is_a_jump_host_and_no_other_is_started(command: str, jump: str) -> None:
     read = read_ssh_arguments(f"-o ProxyCommand={shlex.quote(command)}")
@@ -273,8 +271,7 @@ all:
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
-    read_table("inventories/values_that_are_not_looked_into_are_refused_where_they_count"),
+    ("text", "what"), read_table("inventories/values_that_are_not_looked_into_are_refused_where_they_count")
 )
 def test_values_that_are_not_looked_into_are_refused_where_they_count(text: str, what: str) -> None:
     error = refusal(text, "a.yml")
@@ -286,8 +283,7 @@ def test_values_that_are_not_looked_into_are_refused_where_they_count(text: str,
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "what"),
-    read_table("inventories/a_file_of_variables_that_cannot_be_used_is_named"),
+    ("name", "text", "what"), read_table("inventories/a_file_of_variables_that_cannot_be_used_is_named")
 )
 def test_a_file_of_variables_that_cannot_be_used_is_named(tmp_path: Path, name: str, text: str, what: str) -> None:
     write(

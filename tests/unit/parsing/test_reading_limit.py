@@ -11,10 +11,7 @@ INVENTORY = parse_inventory(
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    read_table("limit/pieces_choose_hosts_in_the_order_of_the_file"),
-)
+@pytest.mark.parametrize(("text", "names"), read_table("limit/pieces_choose_hosts_in_the_order_of_the_file"))
 def test_pieces_choose_hosts_in_the_order_of_the_file(text: str, names: str) -> None:
     assert " ".join(limit_inventory(INVENTORY, text).names) == names
 
@@ -24,10 +21,7 @@ def test_the_first_host_left_is_the_head() -> None:
     assert limit_inventory(INVENTORY, "!node1").source == "hosts"
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    read_table("limit/what_names_nothing_is_refused_with_the_nearest_names"),
-)
+@pytest.mark.parametrize(("text", "why"), read_table("limit/what_names_nothing_is_refused_with_the_nearest_names"))
 def test_what_names_nothing_is_refused_with_the_nearest_names(text: str, why: str) -> None:
     with pytest.raises(UsageError) as caught:
         limit_inventory(INVENTORY, text)

@@ -242,17 +242,13 @@ steps:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
-    read_table("playbooks/what_a_step_may_not_say_is_refused_with_what_to_do_instead"),
+    ("text", "why"), read_table("playbooks/what_a_step_may_not_say_is_refused_with_what_to_do_instead")
 )
 def test_what_a_step_may_not_say_is_refused_with_what_to_do_instead(text: str, why: str) -> None:
     assert why in str(refusal(text))
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
-    read_table("playbooks/a_template_is_one_error_at_its_place"),
-)
+@pytest.mark.parametrize(("text", "where"), read_table("playbooks/a_template_is_one_error_at_its_place"))
 def test_a_template_is_one_error_at_its_place(text: str, where: str) -> None:
     error = refusal(text)
     assert error.sentence.startswith(f"play.yaml:{where}: templates are not evaluated")

@@ -38,10 +38,7 @@ def true(text: str) -> bool:
     return evaluate_condition(text, HOST, FACTS)
 
 
-@pytest.mark.parametrize(
-    "text",
-    read_table("when/what_is_true_of_a_host"),
-)
+@pytest.mark.parametrize("text", read_table("when/what_is_true_of_a_host"))
 def test_what_is_true_of_a_host(text: str) -> None:
     assert true(text)
     assert not true(f"not ({text})")

@@ -50,10 +50,7 @@ def offered(project: Path, words: str, shell: str = "bash") -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    read_table("completing/words_that_are_known_here_are_offered"),
-)
+@pytest.mark.parametrize(("words", "expected"), read_table("completing/words_that_are_known_here_are_offered"))
 def test_words_that_are_known_here_are_offered(
     project: Path, words: str, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

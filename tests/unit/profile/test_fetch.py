@@ -12,10 +12,7 @@ from tests.fakes import FakeLink
 from tests.tables import read_table
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "wanted"),
-    read_table("fetch/files"),
-)
+@pytest.mark.parametrize(("name", "size", "wanted"), read_table("fetch/files"))
 def test_files(name: str, size: int, wanted: bool) -> None:
     assert bool([*select_items([RemoteFile(name, name, size, 0)], {3, 4})]) is wanted
 

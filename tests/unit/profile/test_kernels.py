@@ -45,10 +45,7 @@ def test_forms_of_other_versions(line: bytes, kernel: Kernel) -> None:
     assert [*parse_kernels(line).sums] == [kernel]
 
 
-@pytest.mark.parametrize(
-    ("implementation", "isa"),
-    read_table("kernels/the_instruction_set_is_in_the_name"),
-)
+@pytest.mark.parametrize(("implementation", "isa"), read_table("kernels/the_instruction_set_is_in_the_name"))
 def test_the_instruction_set_is_in_the_name(implementation: str, isa: str) -> None:
     assert find_isa(implementation) == isa
 

@@ -12,8 +12,7 @@ OPTIONS = parse_options((Path(__file__).parents[3] / "ipexctl/data/options.toml"
 
 
 @pytest.mark.parametrize(
-    ("of", "name", "version", "answer"),
-    read_table("framework_options/a_version_knows_a_word_or_not"),
+    ("of", "name", "version", "answer"), read_table("framework_options/a_version_knows_a_word_or_not")
 )
 def test_a_version_knows_a_word_or_not(of: str, name: str, version: str, answer: bool) -> None:
     assert supports_option(OPTIONS, of, name, version) is answer

@@ -120,11 +120,7 @@ def test_a_command_refused_in_the_middle_ends_with_its_error(tmp_path: Path, mon
     assert "the record ends here" not in shown.output
     assert "error: the environment has no oneccl_bind_pt\n  a reason\n  hint: ipexctl install" in shown.output
     document = json.loads(CliRunner().invoke(app, ["replay", "--json"]).stdout)
-    assert (document["exit"], document["refused"], document["next"]) == (
-        4,
-        refused,
-        [["ipexctl", "install"]],
-    )
+    assert (document["exit"], document["refused"], document["next"]) == (4, refused, [["ipexctl", "install"]])
 
 
 def test_holes_of_a_strangers_files_are_not_read(tmp_path: Path) -> None:

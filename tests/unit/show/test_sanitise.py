@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 
 from ipexctl.decide.run.lines import find_decodable_end
 from ipexctl.model.text import strip_colours
-from ipexctl.show.sanitise import (
-    decode_utf8,
-    escape,
-    escape_lines,
-    is_printable_ascii,
-    is_safe_to_print,
-)
+from ipexctl.show.sanitise import decode_utf8, escape, escape_lines, is_printable_ascii, is_safe_to_print
 from tests.tables import read_table
 
 ANY_TEXT = st.text(alphabet=st.characters(codec=None, exclude_categories=()))

@@ -238,12 +238,7 @@ def test_bounds_are_those_of_several_runs_and_a_single_one_has_none() -> None:
 
 
 def make_answer(pairs: int = 0, gain: float = 0.0, error: float = 0.0, **more: Any) -> TuneAnswer:
-    given: dict[str, Any] = {
-        "seconds": 219.0,
-        "budget": 300.0,
-        "best": "ppn 2",
-        "recommended": False,
-    } | more
+    given: dict[str, Any] = {"seconds": 219.0, "budget": 300.0, "best": "ppn 2", "recommended": False} | more
     return TuneAnswer("a.py", "steps/s", (), pairs=pairs, gain=gain, error=error, verdict="", tried=9, **given)
 
 
