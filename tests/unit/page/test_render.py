@@ -206,7 +206,7 @@ def test_harmless_lines_are_folded_and_logs_are_cut_in_the_middle() -> None:
 
 def make_long_run() -> Iterator[Stamped]:
     """64 ranks for 24 hours; each writes more than its page can hold, of characters that grow when they are escaped."""
-    for number, stamped in enumerate(make_run("good", 64, 8, 86_400, 240.0)):
+    for number, stamped in enumerate(make_run("good", 64, 8, 86_400, 960.0)):
         yield stamped
         if isinstance(stamped.event, e.Output) and number % 50 < 25:
             data = b'<\x1b&"' * 500 + b"\n" + b"a line of a script\n" * 8
