@@ -104,13 +104,13 @@ def test_what_listens_between_hosts_listens_in_the_range_of_ports(
     low = 40000 + 100 * ENGINES.index(engine)
     ports = f"{low}-{low + 19}"
     result = workspace.succeed(
-        *RUN, *words, "--port-range", ports, "--ppn", "3", ACTOR.with_name("sum.py"), library, "ports"
+        *RUN, *words, "--port-range", ports, "--ppn", "2", ACTOR.with_name("sum.py"), library, "ports"
     )
-    for rank in range(9):
-        assert f"rank {rank} of 9: sum 45" in result.out
+    for rank in range(6):
+        assert f"rank {rank} of 6: sum 21" in result.out
     lines = [line.partition("listening ")[2].split() for line in result.out.splitlines() if "listening " in line]
     allowed = {22, *range(low, low + 20)}
-    assert len(lines) == 9
+    assert len(lines) == 6
     assert {int(port) for line in lines for port in line} <= allowed
     assert any(str(low + 19) in line for line in lines)  # the keeper
     pairs = [line.partition("connected ")[2].split() for line in result.out.splitlines() if "connected " in line]

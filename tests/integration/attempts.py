@@ -4,7 +4,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from ipexctl.decide.launch.build import build_launch
 from ipexctl.decide.launch.environment import HostRuntime
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs
 from ipexctl.decide.releases.runtime import Runtime
-from ipexctl.model.errors import Note
+from ipexctl.model.errors import Interrupted, Note
 from ipexctl.model.events import CleanupChecked, Event, Output, RankEnded, RankStage
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
@@ -83,16 +83,24 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
 
 def run_alone(attempt: LaunchAttempt, *, clean: bool = True) -> Generator[Event, None, None]:
     """The whole of a run, from its start to the proof of its end; if ``clean``, nothing may be left of it then."""
+    story, proofs = tell(attempt), []
+    thrown: Interrupted | None = None
+    with suppress(StopIteration):
+        while True:
+            event = story.throw(thrown) if thrown else next(story)
+            thrown = None
+            proofs += of(CleanupChecked, [event])
+            try:
+                yield event
+            except Interrupted as interrupted:
+                thrown = interrupted
+    left = [find_left(attempt, proof) for proof in proofs[-1:]]
+    assert left in ([], [[]]) or not clean
+
+
+def tell(attempt: LaunchAttempt) -> Generator[Event, None, None]:
     detached = yield from attempt.execute()
-    end = attempt.watcher.report_end("run", detached)
-    if not clean:
-        yield from end
-        return
-    for event in end:
-        yield event
-        if isinstance(event, CleanupChecked):
-            proof = event
-    assert detached or find_left(attempt, proof) == []
+    yield from attempt.watcher.report_end("run", detached)
 
 
 def of(kind: type[T], events: Iterable[Event]) -> list[T]:
