@@ -7,11 +7,13 @@ import queue
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import suppress
+from functools import partial
 
+from ipexctl.act.threads import start_thread
 from ipexctl.model.errors import UsageError
 from ipexctl.model.notifications import split_command
 from ipexctl.model.text import printable
@@ -37,13 +39,11 @@ class Notifier:
         self._environ, self._limit = dict(environ), limit
         self._warnings: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._queues: list[queue.Queue[tuple[str, bytes] | None]] = []
-        self._threads = []
+        self._deliveries = []
         for argv in commands:
             waiting: queue.Queue[tuple[str, bytes] | None] = queue.Queue(_QUEUE_LIMIT)
-            thread = threading.Thread(target=self._deliver_all, args=(argv, waiting), name="notify", daemon=True)
             self._queues.append(waiting)
-            self._threads.append(thread)
-            thread.start()
+            self._deliveries.append(start_thread(partial(self._deliver_all, argv, waiting)))
 
     def send(self, event: str, document: bytes) -> None:
         """Passes a JSON document on; returns at once. What a command is too slow for is dropped."""
@@ -58,9 +58,8 @@ class Notifier:
         for waiting in queues:
             with suppress(queue.Full):
                 waiting.put_nowait(None)
-        for thread in self._threads:
-            while thread.is_alive() and time.monotonic() < until and not is_interrupted():
-                thread.join(0.05)
+        while wait(self._deliveries, 0.05).not_done and time.monotonic() < until and not is_interrupted():
+            pass
 
     def pop_warnings(self) -> list[str]:
         """Returns what went wrong since the last call."""

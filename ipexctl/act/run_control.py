@@ -10,6 +10,7 @@ from typing import TypeVar
 from ipexctl.act import agent
 from ipexctl.act.context import Context
 from ipexctl.act.run_dir import START_PYTHON, RemoteRunDir, build_agent_command, is_run_dir
+from ipexctl.act.threads import start_thread
 from ipexctl.act.transfer.send import UNTRUSTED, build_script_command, make_remote_error
 from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.hosts import Channel, Command, CommandIO, Completed, Link, LinkError
@@ -236,17 +237,15 @@ class RunFollower:
         self._offsets = dict.fromkeys((frames.JOURNAL, frames.OUT, frames.ERR, frames.SAMPLES), 0)
         self._frames: queue.Queue[OutputFrame] = queue.Queue(_FRAME_QUEUE_LIMIT)
         self._over = threading.Event()
-        self._error: Exception | None = None  # a fault of ours in the thread
-        self._thread = threading.Thread(target=self._run_reader_thread, name="watch", daemon=True)
-        self._thread.start()
+        self._reader = start_thread(self._read_with_reconnects)
 
     def read_frame(self, timeout: float) -> OutputFrame | None:
         """Returns the next frame, or None after ``timeout`` seconds without one."""
         try:
             return self._frames.get(timeout=timeout)
         except queue.Empty:
-            if self._error is not None:
-                raise self._error from None
+            if self._reader.done():
+                self._reader.result()  # raises a fault of ours in the thread
             return None
 
     @property
@@ -256,14 +255,8 @@ class RunFollower:
 
     def close(self) -> None:
         self._over.set()
-        while self._thread.is_alive():
+        while not self._reader.done():
             self.read_frame(0.05)
-
-    def _run_reader_thread(self) -> None:
-        try:
-            self._read_with_reconnects()
-        except Exception as error:  # raised again in the thread that takes the frames
-            self._error = error
 
     def _read_with_reconnects(self) -> None:
         since, pause, lost = 0.0, 0.5, False

@@ -9,11 +9,10 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from importlib.resources import files
 from typing import Any, TypeVar
 
 from ipexctl.act import agent
-from ipexctl.act.stall_timer import StallTimer
+from ipexctl.act.threads import StallTimer
 from ipexctl.model.errors import Failure, Kind, LinkError
 from ipexctl.model.errors import RemoteError as RemoteError
 from ipexctl.model.hosts import Channel, Command, Link
@@ -38,11 +37,6 @@ def load_session_program(name: str) -> str:
     """Returns a session program with the modules it imports, as text: "install", "relay", "netcheck"."""
     others = ("remote.session.loop", "remote.session.relay", "remote.agent.procs")
     return agent.build_program(f"remote.session.{name}", *others)
-
-
-def load_session_file(name: str) -> str:
-    """Returns a file of ``remote/session`` as text."""
-    return files("ipexctl.remote.session").joinpath(name).read_text("utf-8")
 
 
 class Session(AbstractContextManager["Session"]):

@@ -1,11 +1,14 @@
-"""Calls that may never end, in threads that no exit of this process waits for."""
+"""Threads that no exit of this process waits for: calls that may never end, and what breaks off those that rest."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 T = TypeVar("T")
+STALL_TIMEOUT = 60.0  # seconds a host may take to answer, or a transfer may rest
 
 
 def start_thread(call: Callable[[], T]) -> Future[T]:
@@ -20,3 +23,30 @@ def start_thread(call: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=work, daemon=True).start()
     return future
+
+
+class StallTimer(AbstractContextManager["StallTimer"]):
+    """Calls ``stop`` once when it was not ``reset`` for ``patience`` seconds; ``stalled`` tells so afterwards."""
+
+    def __init__(self, stop: Callable[[], None], patience: float = STALL_TIMEOUT) -> None:
+        self._stop = stop
+        self.patience = patience
+        self._until = time.monotonic() + patience
+        self._over = threading.Event()
+        self.stalled = False
+        threading.Thread(target=self._run_timer_thread, name="stall timer", daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def reset(self, patience: float = STALL_TIMEOUT) -> None:
+        """It goes on; the next sign of life is due in ``patience`` seconds."""
+        self.patience = patience
+        self._until = time.monotonic() + patience
+
+    def _run_timer_thread(self) -> None:
+        while not self._over.wait(max(0.05, min(1.0, self._until - time.monotonic()))):
+            if time.monotonic() > self._until:
+                self.stalled = True
+                self._stop()
+                return

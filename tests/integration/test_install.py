@@ -328,6 +328,7 @@ def test_libraries_of_cuda_are_announced_in_one_line_with_the_way_to_do_without(
 
 def test_a_wheelhouse_is_not_copied_into_a_cache_to_know_its_hashes(bench: Bench) -> None:
     house = wheels.fill(bench.path / "my house", [wheels.torch(ballast=8 << 20), wheels.impi(), wheels.numpy()])
+    os.mkfifo(house / "held-1-py3-none-any.whl")  # a pipe, which was waited for
     assert bench.play(wheels=str(house), check=True).exit == Exit.OK
     files = [path for name in ("home", "cache", "state") for path in (bench.path / name).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 4 << 20, files

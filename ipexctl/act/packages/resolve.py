@@ -129,7 +129,8 @@ def _write_hash_pages(sources: Sources, folder: Path) -> Sources:
     for number, link in enumerate(links):
         if (directory := Path(unquote(link.removeprefix("file://"))).absolute()).is_dir():
             # Source distributions stand there so that uv says that they are no wheels; none is used.
-            urls = {path.name: f"{path.as_uri()}#sha256={hash_file(path)}" for path in directory.glob("*.whl")}
+            files = [path for path in directory.glob("*.whl") if path.is_file()]  # a FIFO would be waited for
+            urls = {path.name: f"{path.as_uri()}#sha256={hash_file(path)}" for path in files}
             urls |= {path.name: path.as_uri() for path in directory.glob("*.tar.gz")}
             text = "".join(f'<a href="{url}">{name}</a>\n' for name, url in urls.items())
             links[number] = (folder / f"{number}.html").as_uri()
@@ -168,9 +169,8 @@ def _run_pip_compile(
 
 
 def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limits) -> tuple[int | None, str, str]:
-    """Runs uv; (status, output, final error lines). Status None: it was ended, for the reason in place of its errors:
-    no progress for ``limits.stall`` seconds, that is, it wrote no line of its log and used no second of CPU; or more
-    memory than any page of an index takes. A slow index gets the time it needs."""
+    """Runs uv; (status, output, final error lines). Status None, with the reason: it was ended after ``limits.stall``
+    seconds without a line of its log and a second of CPU, a slow index gets the time it needs; or for its memory."""
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:
         stdin.write(text.encode())
         stdin.seek(0)

@@ -93,7 +93,7 @@ class Sources(Record):
         try:
             file = self.environ.get("NETRC") or str(Path(self.environ.get("HOME", "/")) / ".netrc")
             entry = netrc.netrc(file).authenticators(host)
-        except (OSError, netrc.NetrcParseError):
+        except (OSError, UnicodeDecodeError, netrc.NetrcParseError):
             return ""
         return f"{quote(entry[0], safe='')}:{quote(entry[2] or '', safe='')}" if entry and host else ""
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from ipexctl.act.stall_timer import STALL_TIMEOUT, StallTimer
+from ipexctl.act.threads import STALL_TIMEOUT, StallTimer
 from ipexctl.act.transfer.send import build_script_command, read_listing
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Channel, Link, LinkError

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 from ipexctl.act.scripts import read_script
-from ipexctl.act.stall_timer import STALL_TIMEOUT, StallTimer
+from ipexctl.act.threads import STALL_TIMEOUT, StallTimer
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, Progress
 from ipexctl.model.hosts import Command, Completed, Link, LinkError

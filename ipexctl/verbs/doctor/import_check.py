@@ -3,8 +3,8 @@
 import json
 from collections.abc import Mapping
 
+from ipexctl.act.agent import read_source
 from ipexctl.act.context import Context, Emit, run_on_hosts
-from ipexctl.act.sessions import load_session_file
 from ipexctl.decide.checks.software import needs_import_check
 from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import LinkError
@@ -30,7 +30,7 @@ def try_imports(
     hosts = [host for host in inventory if host.name in envs]
     if not hosts:
         return {}
-    script = load_session_file("verify.py").encode()
+    script = read_source("remote.session.verify").encode()
 
     def attempt(link: Link, emit: Emit) -> tuple[str, ...]:
         env = envs[link.host.name]

@@ -11,10 +11,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ipexctl import __version__
+from ipexctl.act.agent import read_source
 from ipexctl.act.context import Emit
 from ipexctl.act.packages.download import FETCH, fetch_wheels, locate_wheel, read_unpacked_size
 from ipexctl.act.packages.resolve import Tool
-from ipexctl.act.sessions import load_session_file
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.dialects import get_dialect
 from ipexctl.decide.planning.extend import read_package_name
@@ -137,7 +137,7 @@ def verify_environments(
     """Every host imports, in a fresh process, in the environment variables that a rank will have; of an environment
     that is another one with more packages only these."""
     yield from job.start_phase("check")
-    script = load_session_file("verify.py")
+    script = read_source("remote.session.verify")
     row, modules = job.stack.release, ["mpi4py", "impi_torch"] if job.stack.backend == "impi" else []
     paths = list_layout_paths(job.stack)
     requested = set(map(read_package_name, job.lock.requested))

@@ -26,6 +26,7 @@ from ipexctl.model.json_values import parse_json
 from ipexctl.model.profile import Profile, UnprofiledRank
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.protocol import hooks, paths
+from ipexctl.store.private_files import describe_error
 from ipexctl.store.record import list_saved_runs
 from ipexctl.store.saved_profile import FOLDER, get_trace_path, has_profile, read_profile, save_profile, save_trace
 from ipexctl.verbs.common.nested import run_nested
@@ -185,14 +186,12 @@ def merge_profile(watcher: RunWatcher, saved: Path) -> Workflow[Profile | None]:
                 )
             watcher.trace = str(get_trace_path(saved))
         except OSError as error:
-            what = f"the merged trace cannot be saved: {(error.strerror or str(error)).lower()}"
+            what = f"the merged trace cannot be saved: {describe_error(error)}"
             yield Message(what, "warning", code="not-stored")
     try:
         save_profile(saved, profile)
     except OSError as error:
-        yield Message(
-            f"the profile cannot be saved: {(error.strerror or str(error)).lower()}", "warning", code="not-stored"
-        )
+        yield Message(f"the profile cannot be saved: {describe_error(error)}", "warning", code="not-stored")
     if not missing:
         shutil.rmtree(folder / _HOSTS, ignore_errors=True)
     return profile

@@ -85,6 +85,8 @@ def test_logins_come_from_the_index_urls_or_from_netrc(tmp_path: Path) -> None:
     assert sources.add_login("https://other.example/x.whl") == "https://me:a%2Fb@other.example/x.whl"
     assert sources.add_login("https://host.example/x.whl") == "https://u:p%40ss@host.example/x.whl"
     assert sources.add_login("https://nobody.example/x.whl") == "https://nobody.example/x.whl"
+    (tmp_path / ".netrc").write_bytes(b"machine other.example login me password p\xe4ss\n")
+    assert sources.find_login("https://other.example/x.whl") == "", "a password in Latin-1 ended install with 70"
 
 
 def test_no_login_is_sent_unencrypted_by_a_host_and_none_of_netrc_at_all(tmp_path: Path) -> None:
