@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ipexctl.act.bundled_files import list_bundled_files
-from ipexctl.act.inputs import expand_local_paths, read_input
+from ipexctl.act.inputs import expand_local_paths, read_env_file, read_input
 from ipexctl.cli import app
 from ipexctl.model import tasks
 from ipexctl.model.errors import Exit, UsageError
@@ -29,6 +29,24 @@ def refusal(path: str | Path, cwd: Path | None = None) -> str:
         read_input(path, cwd=cwd)
     assert caught.value.exit is Exit.INPUT
     return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "why"),
+    [
+        (0o600, "API_KEY=x\n", ""), (0o644, "EPOCHS=3\n# API_KEY=x\n", ""), (0o640, "A=1\nAPI_KEY=x\n", "mode 0640"),
+        (0o602, "export DB_PASS=x\n", "mode 0602"),
+    ],
+)  # fmt: skip
+def test_a_file_of_secrets_that_is_open_to_others_is_refused(tmp_path: Path, mode: int, text: str, why: str) -> None:
+    path = tmp_path / "names.env"
+    path.write_text(text)
+    path.chmod(mode)
+    if why:
+        with pytest.raises(UsageError, match=f"holds secrets and is open to others .{why}.*\nhint: chmod 600 "):
+            read_env_file(str(path))
+    else:
+        assert read_env_file(str(path)) == text
 
 
 @pytest.mark.fault("A1")

@@ -166,7 +166,13 @@ def test_a_command_gets_json_on_its_input_and_the_event_in_its_environment(tmp_p
     program = "import os, sys\nopen(sys.argv[1], 'a').write(os.environ['IPEXCTL_EVENT'] + sys.stdin.read())\n"
     command = f"{script(tmp_path / 'hook.py', program)} {shlex.quote(str(out))} '; touch shell'"
     assert deliver([command], ("start", b'{"event": 1}\n'), ("end", b'{"event": 2}\n')) == []
-    assert out.read_text() == 'start{"event": 1}\nend{"event": 2}\n'
+    environ = dict(os.environ)
+    notifier = Notifier([parse_notify_command(command)], environ)
+    environ["BASH_ENV"] = "\0"  # a thread that reads what changes meanwhile gets half of it
+    notifier.send("over", b"")
+    notifier.close()
+    assert notifier.pop_warnings() == []
+    assert out.read_text() == 'start{"event": 1}\nend{"event": 2}\nover'
     assert not (tmp_path / "shell").exists()
 
 

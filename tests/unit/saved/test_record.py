@@ -394,7 +394,7 @@ def test_a_number_that_no_record_has_is_damage(runs: Path, changes: dict[str, fl
 
 
 @pytest.mark.parametrize(
-    "make", ["fifo", "link", '"started": NaN', '"ended": 1e999', '"first": 99', '"followers": [7]', "deep"]
+    "make", ["fifo", "held fifo", "link", '"started": NaN', '"ended": 1e999', '"first": 99', '"followers": [7]', "deep"]
 )
 def test_a_report_of_a_stranger_is_read_or_is_none(runs: Path, tmp_path: Path, make: str) -> None:
     """A FIFO held `runs`, `report` and `logs` for ever; numbers that nothing is ended them with 70."""
@@ -404,8 +404,10 @@ def test_a_report_of_a_stranger_is_read_or_is_none(runs: Path, tmp_path: Path, m
     assert read_report(made.directory) is not None
     text = report.read_text()
     report.unlink()
-    if make == "fifo":
+    writer = -1
+    if "fifo" in make:
         os.mkfifo(report)
+        writer = os.open(report, os.O_RDWR | os.O_NONBLOCK) if make == "held fifo" else -1
     elif make == "link":
         (tmp_path / "other").write_text(text)
         report.symlink_to(tmp_path / "other")
@@ -417,6 +419,8 @@ def test_a_report_of_a_stranger_is_read_or_is_none(runs: Path, tmp_path: Path, m
         assert report.read_text() != text
     assert read_report(made.directory) is None
     assert CliRunner().invoke(app, ["report", str(made.directory), "-o", str(tmp_path / "page.html")]).exit_code == 0
+    if writer >= 0:
+        os.close(writer)
 
 
 @pytest.mark.parametrize("make", ["nothing", "directory", "fifo", "empty"])
