@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -34,6 +35,7 @@ from ipexctl.model.wheels import Lock, Wheel
 
 _IMPI, _BINDING = "impi-torch", "oneccl-bind-pt"
 _BASE_HINT = "check the names; where they are right, name what has them: --index-url, --find-links or --wheels"
+_UV_CAUSE = re.compile(r"Because (.+?)(?: and (?:you require|only the following)|, we can conclude)")
 _NO_MPI4PY = "no mpi4py 4 was found for these hosts where their wheels come from"
 ONLY_INTEL = {"1.10.0"}  # releases of IPEX that the default package index has not
 
@@ -308,7 +310,7 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
     wheels = measure_sizes(wheels, sources)
     confusion = sources.find_dependency_confusion()
     notes = [confusion] if confusion else []
-    notes += _describe_old_releases(request, sources, wheels)
+    notes += _describe_old_releases(request, sources, wheels, asked)
     lock = Lock(wheels, stack.python, inputs, tuple(notes), _format_mpi(stack), requested=request.requested)
     torch = lock.packages.get("torch")
     if torch and "+" not in torch and any(name.startswith("nvidia-") for name in lock.packages):
@@ -346,27 +348,32 @@ def _describe_downgrades(request: LockRequest, wheels: Sequence[Wheel]) -> list[
     ]
 
 
-def _describe_old_releases(request: LockRequest, sources: Sources, wheels: Sequence[Wheel]) -> list[str]:
-    """Describes packages asked for by name alone that are of an older major release than the newest, or pre-releases:
-    what is newer has no wheel for the hosts, or needs what has none."""
-    stack, versions = request.stack, {wheel.name: wheel.version for wheel in wheels}
+def _describe_old_releases(
+    request: LockRequest, sources: Sources, wheels: Sequence[Wheel], asked: Sequence[str]
+) -> list[str]:
+    """Describes packages asked for by name alone that are of an older release than the newest with a wheel, with uv's
+    reason, or pre-releases."""
+    tool, stack, versions = packages.find_uv(), request.stack, {wheel.name: wheel.version for wheel in wheels}
     names = [name for text in request.task.with_ if (name := read_package_name(text)) == canonicalize_name(text)]
     names = [name for name in names if name in versions and name not in sources.preferred]
     if not names:
         return []
-    newest = packages.find_newest_versions(packages.find_uv(), names, stack.python, stack.glibc, sources, stack.arch)
+    newest = packages.find_newest_versions(tool, names, stack.python, stack.glibc, sources, stack.arch)
     notes = []
     for name in names:
-        taken, last = Version(versions[name]), Version(newest.get(name, versions[name]))
-        if taken.major < last.major:
-            what = (
-                f"{name} {taken} is an old release: {last} needs what has no wheel here, or other releases than these"
-            )
-        elif taken.is_prerelease:
-            what = f"{name} {taken} is a pre-release: there is no other wheel of it"
-        else:
-            continue
-        notes.append(f"{what}; pip wheel -w wheels {name} builds them, then --find-links wheels --with {name}")
+        taken, last = versions[name], newest.get(name, versions[name])
+        fix = f"pip wheel -w wheels {name} builds them, then --find-links wheels --with {name}"
+        if Version(taken) < Version(last):
+            exact = [*asked, f"{name}=={last}"]
+            try:
+                packages.resolve_wheels(tool, exact, stack.python, stack.glibc, sources, stack.arch)
+            except UsageError as error:
+                what = f"{name} {taken} is an older release than the newest, {last}"
+                if cause := _UV_CAUSE.search(" ".join(error.reasons)):
+                    what += f", because {cause[1]}"
+                notes.append(f"{what}; {fix}" if error.hint else what)
+        elif Version(taken).is_prerelease:
+            notes.append(f"{name} {taken} is a pre-release: there is no other wheel of it; {fix}")
     return notes
 
 
