@@ -91,10 +91,9 @@ class LockRequest(Record):
     def pins(self) -> tuple[str, ...]:
         """What the stack requires, with the wheels that come with ipexctl and those of its options."""
         # By its path, so that no index can offer something else of that name.
+        own: list[str] = []
         if self.stack.backend == "impi":
             own = [f"{_IMPI} @ {pack_impi_torch(self.context.cache).as_uri()}"]
-        else:
-            own = []
         pins = pin_installed_release(self.stack.pins, self.base) if self.base else self.stack.pins
         return (*pins, *own, *(["intel-openmp"] if self.task.omp == "intel" else []))
 
@@ -133,7 +132,6 @@ class LockRequest(Record):
         lock = packages.load_lock(self.context.cache, self.inputs)
         if lock is None and self.base:
             first = packages.load_lock(self.context.cache, replace(self, base=None).inputs)
-            lock = None
             if first and first.id == self.base.id and not self.find_unremoved(first.packages):
                 lock = first
         return lock
@@ -351,8 +349,7 @@ def _describe_downgrades(request: LockRequest, wheels: Sequence[Wheel]) -> list[
 def _describe_old_releases(
     request: LockRequest, sources: Sources, wheels: Sequence[Wheel], asked: Sequence[str]
 ) -> list[str]:
-    """Describes packages asked for by name alone that are of an older release than the newest with a wheel, with uv's
-    reason, or pre-releases."""
+    """Describes packages named without a version that are older than the newest wheel (uv's reason) or pre-releases."""
     tool, stack, versions = packages.find_uv(), request.stack, {wheel.name: wheel.version for wheel in wheels}
     names = [name for text in request.task.with_ if (name := read_package_name(text)) == canonicalize_name(text)]
     names = [name for name in names if name in versions and name not in sources.preferred]

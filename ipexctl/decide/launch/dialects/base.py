@@ -69,8 +69,8 @@ class MpiDialect(ABC):
     one_machine: Mapping[str, str]  # variables of ranks whose hosts are one machine
     informs_oneccl: bool  # whether oneCCL reads the ranks that it tells
     shell_variables: tuple[str, ...]  # those of its environment that it needs without our keeper
-    command_per_host: bool  # in a shell script, each host has a command of its own
-    names_providers: bool  # whether its library must be told where libfabric's providers lie
+    command_per_host: bool = False  # in a shell script, each host has a command of its own
+    names_providers: bool = False  # whether its library must be told where libfabric's providers lie
 
     @abstractmethod
     def build_arguments(self, line: LaunchLine) -> tuple[str, ...]:

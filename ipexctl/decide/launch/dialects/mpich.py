@@ -51,6 +51,4 @@ MPICH = _Mpich(
     one_machine={},
     informs_oneccl=True,
     shell_variables=("MPIEXEC_PORT_RANGE",),
-    command_per_host=False,
-    names_providers=False,
 )

