@@ -65,7 +65,7 @@ def mark_end(backend: str, way: str, quick: Collection[tuple[str, str]]) -> list
 
 
 @pytest.mark.parametrize(("backend", "way"), [pytest.param(*end, marks=mark_end(*end, QUICK)) for end in list_ends()])
-def test_the_rank_that_failed_is_named_and_nothing_that_it_wrote_is_lost(
+def test_the_rank_that_failed_is_named_with_all_it_wrote(
     stock: str, workspace: Workspace, backend: str, way: str
 ) -> None:
     words = ["--backend", "impi" if backend == "impi" else "gloo"]

@@ -8,9 +8,7 @@ from tests.stock import over
 
 
 @over("impi")
-def test_a_rank_that_hangs_while_others_wait_in_a_collective_is_the_odd_one_named(
-    workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
-) -> None:
+def test_a_rank_that_hangs_is_the_odd_one_named(workspace: Workspace, hosts: Cluster, group: tuple[str, ...]) -> None:
     words = ("run", *group, "--ppn", "1", "--stall-warn", "15", "--stall-kill")
     result = workspace(*words, RANKS / "waits.py", "1")
     assert result.code == 6, result

@@ -93,9 +93,7 @@ def test_f8_a_host_freezes(start: Start, controller: Workspace, mpi: Cluster, gr
 
 @pytest.mark.fault("F9")
 @over("none")
-def test_f9_a_cut_that_outlasts_the_lease_ends_the_run_on_both_sides(
-    start: Start, controller: Workspace, mpi: Cluster, group: Group
-) -> None:
+def test_f9_a_cut_beyond_the_lease_ends_a_run(start: Start, controller: Workspace, mpi: Cluster, group: Group) -> None:
     lose_node2(start, controller, mpi, group, "cut")
     wait_until_empty(mpi, "node2", 60.0)  # by itself, before anybody can reach it
     mpi.heal("node2")
@@ -104,9 +102,7 @@ def test_f9_a_cut_that_outlasts_the_lease_ends_the_run_on_both_sides(
 
 @pytest.mark.fault("F9")
 @over("gloo")
-def test_f9_a_cut_that_heals_in_time_loses_and_doubles_nothing(
-    start: Start, controller: Workspace, mpi: Cluster, group: Group
-) -> None:
+def test_f9_a_cut_that_heals_loses_nothing(start: Start, controller: Workspace, mpi: Cluster, group: Group) -> None:
     """By the lease that a run has if nobody says otherwise."""
     command = start("run", "--limit", "node[0-2]", *group, ACTOR, "count", "100")
     command.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")

@@ -96,9 +96,7 @@ def test_g3_under_nohup_a_closed_terminal_changes_nothing(controller: Workspace,
 
 @pytest.mark.fault("G5")
 @over("impi")
-def test_g5_a_controller_that_is_cut_off_goes_on_at_the_exact_byte(
-    start: Start, controller: Workspace, mpi: Cluster, group: Group
-) -> None:
+def test_g5_a_controller_goes_on_at_the_byte(start: Start, controller: Workspace, mpi: Cluster, group: Group) -> None:
     """It notices within the time that holds if nobody says otherwise: 30 s."""
     command = start(*RUN, *group, ACTOR, "count", "400")
     command.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")

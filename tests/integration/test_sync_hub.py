@@ -109,9 +109,7 @@ def test_a_playbook_sends_a_snapshot_to_a_directory_of_its_own(three: Cluster, w
     assert three.read("node2", there) == b'{"new": 1}'
 
 
-@pytest.mark.parametrize(
-    ("source", "code", "sentence"), read_table("sync_hub/what_the_hub_has_not_got_is_said_and_no_host_is_contacted")
-)
+@pytest.mark.parametrize(("source", "code", "sentence"), read_table("sync_hub/missing_on_the_hub"))
 def test_what_the_hub_has_not_got_is_said_and_no_host_is_contacted(
     three: Cluster, workspace: Workspace, source: str, code: int, sentence: str
 ) -> None:

@@ -60,9 +60,7 @@ def test_a_file_of_this_directory_comes_before_the_bundled_playbook(cli: CliRunn
     assert "mine" in cli.invoke(app, ["play", "demo", "--list-steps"]).output
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence", "hint"), read_table("examples/an_unknown_name_is_refused_with_the_nearest")
-)
+@pytest.mark.parametrize(("words", "sentence", "hint"), read_table("examples/unknown_names"))
 def test_an_unknown_name_is_refused_with_the_nearest(cli: CliRunner, words: str, sentence: str, hint: str) -> None:
     refused = cli.invoke(app, words.split(), env={"COLUMNS": "300"})
     lines = refused.stderr.splitlines()

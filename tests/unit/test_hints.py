@@ -196,9 +196,7 @@ def test_the_commands_that_take_hosts_and_an_environment_are_those_of_the_comman
     }
 
 
-@pytest.mark.parametrize(
-    ("words", "command"), read_table("hints/a_command_gets_the_users_options_once_and_only_those_it_takes", frozen=True)
-)
+@pytest.mark.parametrize(("words", "command"), read_table("hints/users_options", frozen=True))
 def test_a_command_gets_the_users_options_once_and_only_those_it_takes(words: tuple[str, ...], command: str) -> None:
     hint = complete_hint(advise(*words, text="do:"), PLACE)
     assert hint == f"do:\n{command}"

@@ -155,9 +155,7 @@ def test_a_batch_file_is_one_launch_with_what_it_says_of_its_job() -> None:
     assert instead(batch, "job.sbatch") == {"srun": "ipexctl run --hosts slurm -n 8 --ppn 4 train.py --epochs 3"}
 
 
-@pytest.mark.parametrize(
-    ("line", "becomes"), read_table("migration/a_line_of_pip_or_of_a_batch_system_becomes_a_command_of_ours")
-)
+@pytest.mark.parametrize(("line", "becomes"), read_table("migration/pip_and_batch_lines"))
 def test_a_line_of_pip_or_of_a_batch_system_becomes_a_command_of_ours(line: str, becomes: str) -> None:
     (text,) = instead(line + "\n").values()
     assert text.startswith(becomes)

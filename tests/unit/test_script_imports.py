@@ -51,9 +51,7 @@ main()
     assert doubtful(deep) in ({"timm": 2}, {}), "Python of some versions cannot read it"
 
 
-@pytest.mark.parametrize(
-    "text", read_table("script_imports/what_may_not_be_needed_or_may_be_found_elsewhere_is_not_reported")
-)
+@pytest.mark.parametrize("text", read_table("script_imports/unneeded_imports"))
 def test_what_may_not_be_needed_or_may_be_found_elsewhere_is_not_reported(text: str) -> None:
     assert doubtful(text, "helper", "pkg", "space") == {}
 

@@ -130,9 +130,7 @@ def test_what_sets_the_slow_host_apart(odd: dict[str, object], usual: dict[str, 
     assert get_verdict(fold_state(stream))[2] == cause
 
 
-@pytest.mark.parametrize(
-    ("words", "command"), read_table("slowdown/the_command_without_the_host_keeps_the_users_words", frozen=True)
-)
+@pytest.mark.parametrize(("words", "command"), read_table("slowdown/users_words", frozen=True))
 def test_the_command_without_the_host_keeps_the_users_words(words: tuple[str, ...], command: str) -> None:
     started = e.Started(words[0], "x.py", ("a", "b"), words=words)
     state = fold_state([*begin(started), sample(110.0, "a", capped=0.0), sample(112.0, "b", capped=0.8)])

@@ -168,9 +168,7 @@ def test_bytes_that_are_no_text_are_refused_with_their_place(tmp_path: Path, dat
         SSHSettings(config, Path("/none"))
 
 
-@pytest.mark.parametrize(
-    "text", read_table("ssh_config_differential/a_user_and_a_port_that_were_given_count_everywhere")
-)
+@pytest.mark.parametrize("text", read_table("ssh_config_differential/given_users_and_ports"))
 def test_a_user_and_a_port_that_were_given_count_everywhere(tmp_path: Path, text: str) -> None:
     answer = compare(tmp_path, f"{text}\n", Question("n1", "bob", 77))
     assert answer

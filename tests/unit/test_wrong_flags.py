@@ -22,9 +22,7 @@ from ipexctl.model.tasks import Run
 from tests.tables import read_table
 
 
-@pytest.mark.parametrize(
-    ("words", "output"), read_table("wrong_flags/a_wrong_value_says_what_the_flag_takes", frozen=True)
-)
+@pytest.mark.parametrize(("words", "output"), read_table("wrong_flags/wrong_values", frozen=True))
 def test_a_wrong_value_says_what_the_flag_takes(tmp_path: Path, words: tuple[str, str], output: str) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
@@ -35,9 +33,7 @@ def test_a_wrong_value_says_what_the_flag_takes(tmp_path: Path, words: tuple[str
     assert "Value error" not in reported.output
 
 
-@pytest.mark.parametrize(
-    ("words", "output"), read_table("wrong_flags/a_variable_that_is_none_blames_the_flag_it_was_given_to", frozen=True)
-)
+@pytest.mark.parametrize(("words", "output"), read_table("wrong_flags/wrong_variables", frozen=True))
 def test_a_variable_that_is_none_blames_the_flag_it_was_given_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], output: str
 ) -> None:
@@ -153,9 +149,7 @@ def test_a_pattern_is_reported_as_the_words_it_stands_for() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "sentence", "hint"), read_table("wrong_flags/words_that_cannot_be_read_are_refused_with_a_line_to_paste")
-)
+@pytest.mark.parametrize(("line", "sentence", "hint"), read_table("wrong_flags/unreadable_words"))
 def test_words_that_cannot_be_read_are_refused_with_a_line_to_paste(line: str, sentence: str, hint: str) -> None:
     refused = CliRunner().invoke(app, shlex.split(line), env={"COLUMNS": "200"})
     lines = refused.stderr.splitlines()

@@ -141,12 +141,7 @@ def test_a_failed_rank_stops_the_run_and_the_first_reason_stays() -> None:
     assert history.end().reason == Reason.RANK
 
 
-@pytest.mark.parametrize(
-    ("how", "by_us"),
-    read_table(
-        "keeper_state/whether_a_rank_failed_by_itself_is_reported_by_its_hosts_clock_however_late_it_is_reported"
-    ),
-)
+@pytest.mark.parametrize(("how", "by_us"), read_table("keeper_state/own_failures"))
 @pytest.mark.parametrize("at", [CLOCK + 0.1999, CLOCK + 0.2001])
 def test_whether_a_rank_failed_by_itself_is_by_its_hosts_clock(how: dict[str, Any], by_us: bool, at: float) -> None:
     history = History().started().after(0.1, ks.FromGuard("a", messages.Pong(CLOCK, CLOCK + 0.05)))  # ± 0.11 s

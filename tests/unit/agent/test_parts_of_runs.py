@@ -65,9 +65,7 @@ def test_while_its_guard_lives_no_agent_is_asked(part: Path, tmp_path: Path, she
     assert (done.stdout, done.stderr, done.returncode) == (f"{NOTHING}\n", "", 0)
 
 
-@pytest.mark.parametrize(
-    ("address", "asked"), read_table("parts_of_runs/the_part_of_a_run_whose_guard_lives_starts_no_python")
-)
+@pytest.mark.parametrize(("address", "asked"), read_table("parts_of_runs/guards"))
 def test_the_part_of_a_run_whose_guard_lives_starts_no_python(
     link: LocalLink, part: Path, tmp_path: Path, address: str | None, asked: bool
 ) -> None:

@@ -197,9 +197,7 @@ def test_masks_of_ifconfig_are_lengths_and_an_address_with_none_is_left_out() ->
     ]
 
 
-@pytest.mark.parametrize(
-    ("connection", "address"), read_table("bundle/the_address_ssh_came_in_by_is_read_from_its_variable")
-)
+@pytest.mark.parametrize(("connection", "address"), read_table("bundle/ssh_addresses"))
 def test_the_address_ssh_came_in_by_is_read_from_its_variable(connection: str | None, address: str | None) -> None:
     assert parse_own_ssh_address(connection) == address
 

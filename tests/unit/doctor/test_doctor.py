@@ -54,12 +54,8 @@ def test_this_machine_can_be_looked_at_and_saved_and_judged_again(tmp_path: Path
     json.dumps(answer(live))
 
 
-@pytest.mark.parametrize(
-    ("asked", "alone", "kept"), read_table("doctor/a_link_is_closed_behind_the_answer_where_nothing_more_can_be_asked")
-)
-def test_a_link_is_closed_behind_the_answer_where_nothing_more_can_be_asked(
-    tmp_path: Path, asked: dict[str, Any], alone: bool, kept: bool
-) -> None:
+@pytest.mark.parametrize(("asked", "alone", "kept"), read_table("doctor/last_answers"))
+def test_a_link_is_closed_behind_a_last_answer(tmp_path: Path, asked: dict[str, Any], alone: bool, kept: bool) -> None:
     place = context(tmp_path)
     (here,) = HERE
     link = place.links.open(here)

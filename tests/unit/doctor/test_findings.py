@@ -349,9 +349,7 @@ def test_a_host_without_a_compiler_is_reported_where_torch_compile_takes_the_pla
     assert "SYS007" not in {other.code for other in result(bare | with_ipex)}
 
 
-@pytest.mark.parametrize(
-    ("distribution", "command"), read_table("findings/a_host_without_tcmalloc_gets_the_command_of_its_distribution")
-)
+@pytest.mark.parametrize(("distribution", "command"), read_table("findings/tcmalloc_commands"))
 def test_a_host_without_tcmalloc_gets_the_command_of_its_distribution(distribution: str, command: str) -> None:
     assert one("SYS010", result({"allocators": {}, "distribution": distribution})).fix == command
 
@@ -370,9 +368,7 @@ def test_hosts_of_different_distributions_without_tcmalloc_are_one_finding() -> 
     assert finding.fix == "on a, d: sudo apt-get install libtcmalloc-minimal4; on b: sudo dnf install gperftools-libs"
 
 
-@pytest.mark.parametrize(
-    "change", read_table("findings/a_host_with_jemalloc_or_with_unknown_libraries_does_not_lack_an_allocator")
-)
+@pytest.mark.parametrize("change", read_table("findings/other_allocators"))
 def test_a_host_with_jemalloc_or_with_unknown_libraries_does_not_lack_an_allocator(change: dict[str, Any]) -> None:
     assert "SYS010" not in {finding.code for finding in result(change)}
 

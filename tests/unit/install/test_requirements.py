@@ -13,9 +13,7 @@ from tests.tables import read_table
 PROJECT, SOURCES, REPOSITORY = "a local project", "an archive of sources", "a repository"
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "name"), read_table("requirements/what_would_have_to_be_built_is_reported_by_its_text")
-)
+@pytest.mark.parametrize(("text", "kind", "name"), read_table("requirements/built_requirements"))
 def test_what_would_have_to_be_built_is_reported_by_its_text(text: str, kind: str, name: str) -> None:
     requirement = Requirement(text, "--with")
     assert (requirement.kind, requirement.name) == (kind, name)
@@ -58,9 +56,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("with_", "reason", "target", "name"), read_table("requirements/a_project_is_refused_with_what_makes_a_wheel_of_it")
-)
+@pytest.mark.parametrize(("with_", "reason", "target", "name"), read_table("requirements/project_refusals"))
 def test_a_project_is_refused_with_the_way_out(here: Path, with_: str, reason: str, target: str, name: str) -> None:
     with pytest.raises(UsageError) as caught:
         fix_requirements(Install(with_=("numpy", with_.format(here=here))))

@@ -166,9 +166,7 @@ def plant_link(store: Path) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: files of another account")
 @pytest.mark.parametrize("plant", [plant_directory, plant_link])
 @pytest.mark.parametrize("first", ["lock", "leave_token", "remove"])
-def test_a_store_that_another_user_puts_there_after_the_inspection_is_not_used(
-    tmp_path: Path, plant: Callable[[Path], None], first: str
-) -> None:
+def test_a_store_that_was_exchanged_is_not_used(tmp_path: Path, plant: Callable[[Path], None], first: str) -> None:
     thesis = tmp_path / "victim/thesis"
     thesis.mkdir(parents=True)
     words: dict[str, dict[str, object]] = {"lock": {"owner": {}}, "leave_token": {"name": "t"}, "remove": {}}
@@ -443,9 +441,7 @@ def test_the_import_check_reports_what_is_wrong_and_survives_packages_that_exit(
     assert "torch is 2.9.0, 2.8.0 was asked for" in line
 
 
-@pytest.mark.parametrize(
-    "answer", read_table("session/whatever_a_host_answers_becomes_a_harmless_failure_of_that_host")
-)
+@pytest.mark.parametrize("answer", read_table("session/hostile_answers"))
 def test_whatever_a_host_answers_becomes_a_harmless_failure_of_that_host(answer: str) -> None:
     host = Host("node0", "localhost", vars={"local": "yes"})
     context = Context(Links(config=None), Path("/nonexistent"), Path("/nonexistent"))

@@ -110,9 +110,7 @@ def test_the_guides_own_file_of_an_unquoted_no_is_read() -> None:
     assert read_config("distributed_type: NO\nmixed_precision: no\n", "c.yaml") == AccelerateConfig()
 
 
-@pytest.mark.parametrize(
-    ("text", "output"), read_table("accelerate/a_configuration_that_is_not_for_cpus_is_refused_with_its_line")
-)
+@pytest.mark.parametrize(("text", "output"), read_table("accelerate/not_for_cpus"))
 def test_a_configuration_that_is_not_for_cpus_is_refused_with_its_line(text: str, output: str) -> None:
     with pytest.raises(UsageError) as refused:
         read_config(text, "c.yaml")

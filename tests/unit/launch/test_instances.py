@@ -27,9 +27,7 @@ def cores(of: Launch) -> dict[str, list[str]]:
     return result
 
 
-@pytest.mark.parametrize(
-    ("settings", "node0", "node1"), read_table("instances/each_instance_has_cores_of_its_own"), ids=str
-)
+@pytest.mark.parametrize(("settings", "node0", "node1"), read_table("instances/cores"), ids=str)
 def test_each_instance_has_cores_of_its_own(settings: dict[str, object], node0: list[str], node1: list[str]) -> None:
     two = launch(run(**settings))
     assert cores(two) == {"node0": node0, "node1": node1}

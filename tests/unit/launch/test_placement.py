@@ -159,9 +159,7 @@ def test_hosts_that_are_one_machine_share_its_cores() -> None:
     assert [(place.cpus, place.workers) for place in places] == [((0,), (1,)), ((2,), (3,))]
 
 
-@pytest.mark.parametrize(
-    ("n", "ppn", "slots", "counts"), read_table("placement/ranks_are_spread_as_asked", frozen=True)
-)
+@pytest.mark.parametrize(("n", "ppn", "slots", "counts"), read_table("placement/spread", frozen=True))
 def test_ranks_are_spread_as_asked(
     n: int | None, ppn: int | None, slots: tuple[int | None, ...], counts: tuple[int, ...]
 ) -> None:

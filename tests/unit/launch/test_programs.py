@@ -58,9 +58,7 @@ def test_a_file_is_started_as_it_says(
     assert made.build_words(("P", "-u")) == words[made.kind]
 
 
-@pytest.mark.parametrize(
-    ("line", "program"), read_table("programs/the_program_of_a_first_line_is_known_before_the_start")
-)
+@pytest.mark.parametrize(("line", "program"), read_table("programs/first_lines"))
 def test_the_program_of_a_first_line_is_known_before_the_start(line: str, program: str) -> None:
     assert parse_file("a.x", f"#!{line}\n".encode(), True, ()).program == program
 

@@ -53,17 +53,13 @@ def test_ranks_are_numbered_anew_and_each_host_has_as_many_as_before() -> None:
     assert build_rank_layout(1, head, ["n0", "n2", "n3"]).ranks == {"n0": [0, 1], "n2": [2, 3], "n3": [4]}
 
 
-@pytest.mark.parametrize(
-    ("present", "least", "chosen"), read_table("worlds/an_attempt_has_the_hosts_that_are_there_if_they_are_enough")
-)
+@pytest.mark.parametrize(("present", "least", "chosen"), read_table("worlds/attempts"))
 def test_an_attempt_has_the_hosts_that_are_there_if_they_are_enough(present: str, least: int, chosen: str) -> None:
     head = SPEC.head_spec._replace(hosts=numbered(), min_hosts=least)
     assert choose_hosts(head, {*present.split()}) == chosen.split()
 
 
-@pytest.mark.parametrize(
-    ("present", "before", "least", "chosen"), read_table("worlds/spares_take_the_places_of_lost_hosts_and_keep_them")
-)
+@pytest.mark.parametrize(("present", "before", "least", "chosen"), read_table("worlds/spares"))
 def test_spares_take_the_places_of_lost_hosts_and_keep_them(present: str, before: str, least: int, chosen: str) -> None:
     head = SPEC.head_spec._replace(hosts=numbered(), min_hosts=least, used=2)
     assert choose_hosts(head, {*present.split()}, before.split()) == chosen.split()

@@ -132,9 +132,7 @@ def test_what_is_not_allowed_is_refused_and_never_shown_raw(line: str) -> None:
         parse_list(line)
 
 
-@pytest.mark.parametrize(
-    ("text", "where"), read_table("hostfiles/a_character_that_looks_like_another_is_reported_by_code_point_and_column")
-)
+@pytest.mark.parametrize(("text", "where"), read_table("hostfiles/lookalikes"))
 def test_a_character_that_looks_like_another_is_reported_by_code_point_and_column(text: str, where: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse_inventory(text, "hosts")

@@ -96,9 +96,7 @@ def test_a_template_in_a_variable_of_another_tool_is_kept_as_it_is() -> None:
 # names of one thing ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "user", "port", "address"), read_table("inventories/of_several_names_of_one_thing_those_of_ansible_count")
-)
+@pytest.mark.parametrize(("text", "user", "port", "address"), read_table("inventories/names_of_ansible"))
 def test_of_several_names_of_one_thing_those_of_ansible_count(text: str, user: str, port: int, address: str) -> None:
     (host,) = parse_inventory(text, "inv")
     assert (host.user, host.port, host.address) == (user, port, address)
@@ -153,9 +151,7 @@ def test_options_mean_what_they_mean_to_ssh(text: str) -> None:
     assert ("user" in read.values) is (theirs["user"] == "bob")
 
 
-@pytest.mark.parametrize(
-    ("command", "jump"), read_table("inventories/a_proxy_command_that_is_ssh_is_a_jump_host_and_no_other_is_started")
-)
+@pytest.mark.parametrize(("command", "jump"), read_table("inventories/proxy_commands"))
 def test_a_proxy_command_that_is_ssh_is_a_jump_host_and_no_other_is_started(command: str, jump: str) -> None:
     read = read_ssh_arguments(f"-o ProxyCommand={shlex.quote(command)}")
     assert read.values == ({"jump": jump} if jump else {})
@@ -270,9 +266,7 @@ all:
     assert host.vars == {"rack": "3"}
 
 
-@pytest.mark.parametrize(
-    ("text", "what"), read_table("inventories/values_that_are_not_looked_into_are_refused_where_they_count")
-)
+@pytest.mark.parametrize(("text", "what"), read_table("inventories/values_that_count"))
 def test_values_that_are_not_looked_into_are_refused_where_they_count(text: str, what: str) -> None:
     error = refusal(text, "a.yml")
     assert what in error.sentence
@@ -282,9 +276,7 @@ def test_values_that_are_not_looked_into_are_refused_where_they_count(text: str,
 # group_vars and host_vars ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "what"), read_table("inventories/a_file_of_variables_that_cannot_be_used_is_named")
-)
+@pytest.mark.parametrize(("name", "text", "what"), read_table("inventories/unusable_files"))
 def test_a_file_of_variables_that_cannot_be_used_is_named(tmp_path: Path, name: str, text: str, what: str) -> None:
     write(
         tmp_path, {"inv/hosts": "[a]\nn1\n", f"inv/{name}": text, "inv/host_vars/n2.yml": "$ANSIBLE_VAULT;1.1;AES256\n"}

@@ -241,9 +241,7 @@ steps:
     assert run.serial == (Share(100, percent=True),)
 
 
-@pytest.mark.parametrize(
-    ("text", "why"), read_table("playbooks/what_a_step_may_not_say_is_refused_with_what_to_do_instead")
-)
+@pytest.mark.parametrize(("text", "why"), read_table("playbooks/refused_keys"))
 def test_what_a_step_may_not_say_is_refused_with_what_to_do_instead(text: str, why: str) -> None:
     assert why in str(refusal(text))
 

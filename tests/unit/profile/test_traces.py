@@ -112,9 +112,7 @@ def test_a_trace_of_more_events_than_are_read_is_refused(monkeypatch: pytest.Mon
         parse_trace(pack(*[GOOD] * 11), 0, "node0")
 
 
-@pytest.mark.parametrize(
-    ("begin", "piece", "end"), read_table("traces/a_trace_that_was_packed_well_takes_little_more_than_its_text")
-)
+@pytest.mark.parametrize(("begin", "piece", "end"), read_table("traces/packed_traces"))
 def test_a_trace_that_was_packed_well_takes_little_more_than_its_text(begin: str, piece: str, end: str) -> None:
     """30 KB of a host's were gigabytes here, by what JSON becomes in Python, before the events were counted."""
     count = 21_000_000 // len(piece)

@@ -11,9 +11,7 @@ from tests.tables import read_table
 OPTIONS = parse_options((Path(__file__).parents[3] / "ipexctl/data/options.toml").read_text("utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("of", "name", "version", "answer"), read_table("framework_options/a_version_knows_a_word_or_not")
-)
+@pytest.mark.parametrize(("of", "name", "version", "answer"), read_table("framework_options/known_words"))
 def test_a_version_knows_a_word_or_not(of: str, name: str, version: str, answer: bool) -> None:
     assert supports_option(OPTIONS, of, name, version) is answer
 

@@ -48,9 +48,7 @@ def refusal(wish: StackRequest, **facts: Facts) -> UsageError:
     return caught.value
 
 
-@pytest.mark.parametrize(
-    ("wish", "name", "mpi", "backend"), read_table("resolve/a_wish_becomes_the_newest_row_that_means_it")
-)
+@pytest.mark.parametrize(("wish", "name", "mpi", "backend"), read_table("resolve/wishes"))
 def test_a_wish_becomes_the_newest_row_that_means_it(wish: dict[str, Any], name: str, mpi: str, backend: str) -> None:
     stack = resolve_stack(StackRequest(**wish), {"a": but(pythons=(Python("/usr/bin/python3.11", "3.11.2"),))}, TABLE)
     assert (stack.name, stack.mpi, stack.backend) == (f"{name}, Python 3.11", mpi, backend)

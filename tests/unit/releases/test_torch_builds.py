@@ -17,9 +17,7 @@ def test_every_package_is_named_as_locks_name_it_and_stands_in_one_table() -> No
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize(
-    ("packages", "whys"), read_table("torch_builds/a_package_of_another_build_than_torch_is_found")
-)
+@pytest.mark.parametrize(("packages", "whys"), read_table("torch_builds/other_builds"))
 def test_a_package_of_another_build_than_torch_is_found(packages: dict[str, str], whys: list[str]) -> None:
     result = TABLE.find_other_builds(packages, INDEX)
     assert [misfit.why for misfit in result] == whys

@@ -102,9 +102,7 @@ def test_every_sign_of_ours_has_one_of_ascii() -> None:
     assert not [each for each in missing if each[1] not in OF_OTHERS]
 
 
-@pytest.mark.parametrize(
-    ("environ", "encoding"), read_table("pictures/a_terminal_that_shows_ascii_only_is_known_by_its_environment")
-)
+@pytest.mark.parametrize(("environ", "encoding"), read_table("pictures/ascii_terminals"))
 def test_a_terminal_that_shows_ascii_only_is_known_by_its_environment(environ: dict[str, str], encoding: str) -> None:
     assert choose_terminal_encoding(environ) == encoding
     pipe = Pipe(raw := Terminal(), choose_terminal_encoding(environ))

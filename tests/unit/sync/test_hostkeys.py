@@ -69,9 +69,7 @@ def known(tmp_path: Path) -> KnownHosts:
 
 
 @pytest.mark.fault("B6")
-@pytest.mark.parametrize(
-    ("host", "port", "seed"), read_table("hostkeys/plain_hashed_bracketed_and_wildcard_lines_are_found")
-)
+@pytest.mark.parametrize(("host", "port", "seed"), read_table("hostkeys/found_lines"))
 def test_lines_of_each_form_are_found(known: KnownHosts, host: str, port: int, seed: str) -> None:
     assert known.judge_key(format_known_host_name(host, port), blob(seed)).state == "ok"
 

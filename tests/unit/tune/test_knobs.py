@@ -29,9 +29,7 @@ def test_what_the_user_sets_or_fixes_is_not_varied() -> None:
     assert knobs.parse_knobs(("ppn,omp",), {}, run())[0] == ("ppn", "omp")
 
 
-@pytest.mark.parametrize(
-    ("vary", "fixed", "sentence"), read_table("knobs/a_wrong_name_or_value_is_refused", frozen=True)
-)
+@pytest.mark.parametrize(("vary", "fixed", "sentence"), read_table("knobs/refusals", frozen=True))
 def test_a_wrong_name_or_value_is_refused(vary: tuple[str, ...], fixed: dict[str, str], sentence: str) -> None:
     with pytest.raises(UsageError) as refused:
         knobs.parse_knobs(vary, fixed, run())
