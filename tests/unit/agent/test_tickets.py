@@ -40,3 +40,18 @@ def test_a_host_is_taken_by_the_first_in_its_queue(tmp_path: Path) -> None:
     lock, holder = host_lock.take_host(base, WAITING._replace(run="second"))
     assert holder is None
     os.close(lock)
+
+
+def test_a_host_that_was_taken_while_another_was_not_free_is_free_again(tmp_path: Path) -> None:
+    base, reports, other = str(tmp_path), list[messages.HostWaits](), WAITING._replace(run="second")
+    queue = host_lock.HostQueue(base, WAITING._replace(run="first", owner="ann", started=1.0), reports.append)
+    queue.wait(100.0)
+    queue.take()
+    assert host_lock.take_host(base, other)[1] == messages.HostBusy("first", "ann", 1.0)
+    queue.go_back()
+    lock, holder = host_lock.take_host(base, other)
+    assert (lock >= 0, holder) == (True, None)
+    queue.wait(200.0)
+    taken = messages.HostBusy("second", other.owner, other.started)
+    assert [(each.taken, each.holder) for each in reports] == [(False, None), (True, None), (False, taken)]
+    os.close(lock)

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -284,16 +284,21 @@ def listening(port: int) -> set[str]:
     return {socket.inet_ntoa(bytes.fromhex(word)[::-1]) for word in result}
 
 
-def test_a_host_that_gives_files_sends_nobody_elsewhere(tmp_path: Path) -> None:
+def test_a_host_that_gives_files_sends_nobody_elsewhere_and_fills_no_disk(tmp_path: Path) -> None:
     """Its answer made the other host ask where it liked, with the token."""
     visited: list[str] = []
+    sent = 0
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            nonlocal sent
             visited.append(self.path)
-            self.send_response(302)
+            self.send_response(200 if self.path == "/endless" else 302)
             self.send_header("Location", "/elsewhere")
             self.end_headers()
+            with suppress(OSError):  # nobody takes it any more
+                while self.path == "/endless" and sent < 1 << 28:
+                    sent += self.wfile.write(bytes(1 << 20))
 
         def log_message(self, *_: object) -> None:
             pass
@@ -304,8 +309,10 @@ def test_a_host_that_gives_files_sends_nobody_elsewhere(tmp_path: Path) -> None:
         threading.Thread(target=giver.serve_forever, daemon=True).start()
         file = {"target": "f", "sha256": "0" * 64, "size": 5, "mode": 0o600}
         answer = taker.fetch(f"http://127.0.0.1:{giver.server_port}", "token", [file])
+        endless = taker.fetch(f"http://127.0.0.1:{giver.server_port}", "token", [{**file, "target": "endless"}])
         giver.shutdown()
-    assert (answer.files, "302" in answer.why, visited) == ([], True, ["/f"])
+    assert (answer.files, "302" in answer.why, visited) == ([], True, ["/f", "/endless"])
+    assert (endless.why, sent < 1 << 27) == ("endless is longer than 5 bytes", True)
 
 
 def test_visitors_that_prove_nothing_hold_no_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
