@@ -67,8 +67,10 @@ def watch(process: subprocess.Popen[bytes], ranks: int, names: list[str], direct
         time.sleep(0.02)
     for name in names:
         until, told, failed = time.monotonic() + LIMIT, list[str](), list[str]()
-        while len(told) < ranks and process.poll() is None and time.monotonic() < until:
+        ended = False
+        while len(told) < ranks and not ended and time.monotonic() < until:
             time.sleep(0.02)
+            ended = process.poll() is not None  # asked before the results are read
             told = [path.read_text() for path in (directory / name).glob("result-*")]
             failed = [text for text in told if text != "ok" and not text.startswith("skipped")]
             if failed:  # the others fail with it, or wait for it in vain
