@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ipexctl.decide.parsing import limit_inventory, parse_inventory, parse_list
 from ipexctl.decide.parsing.dialects import DIALECTS, write_inventory
+from ipexctl.decide.parsing.yaml_nodes import quote_yaml
 from ipexctl.model.answers.hosts import HostsAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Message, Started
@@ -57,6 +59,13 @@ HOST = st.builds(
 INVENTORY = st.lists(HOST, min_size=1, max_size=5, unique_by=lambda host: host.name).map(
     lambda hosts: Inventory(tuple(hosts), "hosts")
 )
+
+
+@pytest.mark.parametrize("text", ["a\x7f\x85b", "\u2028\ufeff", "\U000e0001", 'é "\\" \n', ""])
+def test_what_cannot_be_printed_is_read_back_from_an_inventory(text: str) -> None:
+    quoted = quote_yaml(text)
+    assert quoted.isprintable()
+    assert yaml.safe_load(quoted) == text
 
 
 def bare(inventory: Inventory) -> list[Host]:
