@@ -15,7 +15,7 @@ from ipexctl.act.transfer.send import UNTRUSTED, build_script_command, make_remo
 from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.hosts import Channel, Command, CommandIO, Completed, Link, LinkError
 from ipexctl.model.json_values import Record
-from ipexctl.model.text import format_time
+from ipexctl.model.text import format_time, printable
 from ipexctl.protocol import frames, journal, messages, paths, rank_records
 from ipexctl.protocol.codec import MESSAGE_LIMIT, DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
@@ -93,16 +93,15 @@ def start_guard(link: Link, site: RemoteRunDir, run: str, keeper: KeeperPort) ->
 
 
 def _check_guard_answer(link: Link, site: RemoteRunDir, done: Completed, keeper: KeeperPort) -> None:
-    refusals = (messages.HostBusy, messages.AgentFailed, messages.KeeperUnreachable)
+    refusals = (messages.HostBusy, messages.AgentFailed, messages.KeeperUnreachable, messages.EnvironmentGone)
     answer = _parse_answer(link, done, "its guard did not start", messages.GuardReady, *refusals)
     if isinstance(answer, messages.HostBusy):
         what = f"busy with run {answer.run} of {answer.owner}, since {format_time(answer.started)}"
-        hint = advise(
-            "stop",
-            answer.run,
-            text="wait for it (in a playbook: wait: true), start beside it (share: true), or stop it:",
-        )
+        hint = advise("stop", answer.run, text="wait for it (in a playbook: wait: true), start beside it (share: true)")
         raise LinkError(Failure(site.host.name, Kind.BUSY, what, hint, "busy"))
+    if isinstance(answer, messages.EnvironmentGone):
+        what = f"an install removed {printable(answer.path, 300)}, the environment of this run, while it started"
+        raise LinkError(Failure(site.host.name, Kind.STEP, what, "start it again", "environment-gone"))
     if isinstance(answer, (messages.AgentFailed, messages.KeeperUnreachable)):
         what = f"cannot reach the head at {keeper.address} port {keeper.port}: {answer.error}"
         ports = "open the ports between the hosts, or choose another network with --iface"

@@ -83,6 +83,7 @@ class Progress(Event):
     total: int
     unit: str = "B"
     detail: str = ""
+    local: bool = False  # nothing comes over a network
 
 
 class StepEnded(Event):

@@ -231,6 +231,7 @@ PORT_SIZE = 64  # bytes in which the controller passes it on to a guard that wai
 GuardReady = NamedTuple("GuardReady", [])
 AgentFailed = NamedTuple("AgentFailed", [("error", str)])
 KeeperUnreachable = NamedTuple("KeeperUnreachable", [("error", str)])  # no packet of ours gets there
+EnvironmentGone = NamedTuple("EnvironmentGone", [("path", str)])  # that an install has removed meanwhile
 
 
 class RunRow(NamedTuple):
@@ -291,10 +292,10 @@ Message = Union[
     Challenge, Hello, Welcome, Ping, StartProxy, RanksPort, Terminate, Kill, ReportLoad, ReportStacks, Finish, Begin,
     Pong, Begun, RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, RankBegun, RankStarted, RankStage,
     RankWorld, RankAlone, RankRendezvous, RankNote, RankDropped, RankEnded, RankStack, StopRun, KillRun, Inspect,
-    RequestStacks, KeeperStatus, KeeperListening, GuardReady, HostBusy, AgentFailed, KeeperUnreachable, RunListing,
-    RunDescription, ProcessesLeft, Tampered, HostSample, FilesGrown, FindCheckpoints, CheckpointsFound, TakeCheckpoint,
-    CheckpointTaken, SendFile, FileBytes, FileSent, HostWaits, TakeHost, LeaveHost, Release, Joined, Leaders, Vote,
-    FindLeader, NoLeader,
+    RequestStacks, KeeperStatus, KeeperListening, GuardReady, HostBusy, AgentFailed, KeeperUnreachable, EnvironmentGone,
+    RunListing, RunDescription, ProcessesLeft, Tampered, HostSample, FilesGrown, FindCheckpoints, CheckpointsFound,
+    TakeCheckpoint, CheckpointTaken, SendFile, FileBytes, FileSent, HostWaits, TakeHost, LeaveHost, Release, Joined,
+    Leaders, Vote, FindLeader, NoLeader,
 ]  # fmt: skip
 
 KINDS: "Kinds[Message]" = Kinds(Message)

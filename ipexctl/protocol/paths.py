@@ -40,6 +40,8 @@ CLOCKS = "clocks"  # in `hooks.PROFILE`, JSON: ``hosts``: host → `keeper_state
 PIPES = "pipes"  # the named pipes between the launcher's shims and the keeper
 CRASH = ".crash"  # <role>.crash: the traceback of a fault of ours
 
+MARKER = "ipexctl.json"  # in an environment that install made: it is complete
+
 # In trees that are carried to hosts and fetched from them; also in remote/*.sh.
 MANIFEST = ".ipexctl-sync.json"  # what `sync` has put there
 PART = ".ipexctl-part-"  # the beginning of the names of directories in which something is being received

@@ -103,6 +103,7 @@ class RunSpec(NamedTuple):
     wait: bool = False  # for a host that another run holds
     share: bool = False  # start although another run holds the host
     profile: str = ""  # as `hooks.PROFILE_ENV`; then this directory outlives the run until its files were fetched
+    environment: str = ""  # the one that install made, with `paths.MARKER` in it
     nofile: bool = True  # raise the limit on open files
     backend: str = ""  # and ``precision``: as in `model.launch.Launch`
     precision: str = ""

@@ -293,15 +293,24 @@ def test_the_hint_of_a_failed_install_is_the_same_install(state: Path, capsys: p
     assert last.strip() == "ipexctl install --torch 2.13.0 -f h --with a --venv /opt/ipexctl"
 
 
-def test_the_hint_of_a_run_on_busy_hosts_waits(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "after"),
+    [
+        (("run", "--ppn", "2", "train.py", "--lr", "1"), "ipexctl run -f h --wait --ppn 2 train.py --lr 1"),
+        (("tune", "train.py"), "ipexctl tune -f h --wait train.py"),
+        (("play", "train.yaml"), "ipexctl ps -f h"),
+    ],
+)
+def test_the_hint_on_busy_hosts_ends_no_run(
+    words: tuple[str, ...], after: str, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def workflow(_: Context) -> Workflow:
-        words = ("run", "--ppn", "2", "train.py", "--lr", "1")
-        yield Started("run", "", ("node0",), selection_flags=("-f", "h"), words=words)
-        hint = advise("stop", "k7", text="wait for it, or stop it:")
+        yield Started(words[0], "", ("node0",), selection_flags=("-f", "h"), words=words)
+        hint = advise("stop", "k7", text="wait for it")
         yield HostFailed(Failure("node0", Kind.BUSY, "busy with run k7", hint, "busy"))
-        yield Ended("run", Exit.BUSY)
+        yield Ended(words[0], Exit.BUSY)
 
     assert run_command(workflow, acting=True) is Exit.BUSY
     advice, command = capsys.readouterr().err.splitlines()[-2:]
     assert "end it (ipexctl stop k7 -f h)" in advice
-    assert command.strip() == "ipexctl run -f h --wait --ppn 2 train.py --lr 1"
+    assert command.strip() == after

@@ -48,6 +48,15 @@ def test_a_side_that_the_user_chose_is_not_changed() -> None:
     assert "ipexctl" not in (fetch({"a": 90 << 10}, words=(*WORDS, "--wheels-from", "hosts")) or "")
 
 
+def test_what_comes_over_no_network_is_no_download() -> None:
+    event = Progress("a", "install", 12 * (90 << 10), 100 * MIB, "B", "unpacking", local=True)
+    stream = [Stamped(100.0, e.Started("install", "", ("a",), words=WORDS))]
+    last = [Progress("a", "install", second * (90 << 10), 100 * MIB) for second in range(12)]
+    stream += [Stamped(100.0 + second, each) for second, each in enumerate(last)]
+    assert describe_slow_download(fold_state(stream), last[-1]) is not None
+    assert describe_slow_download(fold_state(stream), event) is None
+
+
 @pytest.mark.parametrize(("rate", "seconds"), [(90 << 10, 9), (2 * MIB, 20), (0, 20)])
 def test_nothing_is_said_of_what_began_just_now_ends_soon_or_has_not_begun(rate: int, seconds: int) -> None:
     assert fetch({"a": rate}, seconds) is None

@@ -85,6 +85,7 @@ def build_run_specs(
             argv=list(node.argv or launch.argv),
             stages=node.stages,
             ready=task.ready or "",
+            environment=_find_environment(node),
             filled=list(task.env),
             meeting=not launch.per_host or task.engine is not None,
             env=env,
@@ -111,6 +112,11 @@ def build_run_specs(
             varying={name: meaning for name, meaning in varying.items() if name in env and not node.env[name].by_user},
         )
     return result
+
+
+def _find_environment(node: NodePlan) -> str:
+    place = node.env.get("VIRTUAL_ENV")
+    return "" if place is None or place.by_user else place.value
 
 
 def _make_head_spec(launch: Launch, task: Run, head: NodePlan, leading: Leading) -> HeadSpec:

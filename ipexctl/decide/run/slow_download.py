@@ -15,7 +15,7 @@ def describe_slow_download(state: RunState, event: Progress) -> str | None:
     """Returns what to say of a step whose bytes come slowly to the host of this event; None where they do not."""
     step = state.hosts[event.host].at
     pace = step.measure_pace(state.at)
-    if pace is None or pace[1] < _LEFT or state.at - step.moved < _WATCHED:
+    if event.local or pace is None or pace[1] < _LEFT or state.at - step.moved < _WATCHED:
         return None
     same = [host for host in state.working.values() if host.at.step == event.step]
     done = [host.name for host in same if host.at.outcome]

@@ -91,7 +91,8 @@ def _ended_before_stop(run: "KeeperRun", host: str, end: "rank_records.RankEnded
         return not end.ending  # nobody had asked it to end: its host's one clock tells, without a doubt
     if run.stopped_at is None:
         return False
-    return end.at < run.stopped_at - (run.clocks[host].within or 0.0)
+    failed_at = end.raised or end.at  # a script whose exception is out may hang while its Python ends
+    return failed_at < run.stopped_at - (run.clocks[host].within or 0.0)
 
 
 # The launcher's part.

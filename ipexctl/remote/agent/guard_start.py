@@ -1,5 +1,6 @@
 """The start of a host's part of a run: its guard."""
 
+import mmap
 import os
 import select
 import sys
@@ -16,7 +17,7 @@ def main(argv: "List[str]") -> int:
     """``guard RUNDIR ADDRESS [PORT]``: connects to the keeper, prints `GuardReady`, and goes on in the background.
     Without PORT a `KeeperListening` on the standard input tells it: this program may begin before the keeper listens.
     Where the input ends without one there is no keeper, and nothing is started. Prints `HostBusy` when another run
-    holds this account's lock on the host."""
+    holds this account's lock on the host, and `EnvironmentGone` when the run's environment was removed."""
     directory, address = argv[0], argv[1]
     umask = os.umask(0o077)  # as the keeper's
     spec = files.read_spec(directory)
@@ -25,6 +26,12 @@ def main(argv: "List[str]") -> int:
     other = None if spec.wait else take_host(base, spec)[1]
     if other is not None and other.run != spec.run and not spec.share:
         print(KINDS.write(other).decode())
+        return 1
+    marker = os.path.join(spec.environment, paths.MARKER)
+    try:  # by what is in its memory an install knows that this process uses the environment: `find_used`
+        _in_use = map_file(marker) if spec.environment else None
+    except OSError:
+        print(KINDS.write(messages.EnvironmentGone(spec.environment)).decode())
         return 1
     for name in os.listdir(base):
         if files.is_half_made(os.path.join(base, name)):
@@ -47,6 +54,12 @@ def main(argv: "List[str]") -> int:
     if procs.daemonize():
         files.run_then_record_crash(directory, paths.Role.GUARD, Guard(directory, spec, keeper, umask).watch)
     return 0
+
+
+def map_file(path: str) -> mmap.mmap:
+    """Keeps a file in the memory of this process for as long as the result lives. Raises `OSError`."""
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 
 
 def _read_port(patience: float) -> int:

@@ -35,6 +35,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO, Callable, Dict, List, Optional, Set, Tuple
 
 from ipexctl.protocol import session as messages
+from ipexctl.protocol.paths import MARKER
 from ipexctl.protocol.session import SessionError
 from ipexctl.remote.agent import procs
 from ipexctl.remote.session import relay
@@ -43,7 +44,6 @@ from ipexctl.remote.session.loop import ENDED, end_session, report_progress, ser
 Origin = List[Any]  # [host, port]
 Watch = Optional[Callable[[int], Any]]  # takes the process id; returns something that changes with progress
 
-MARKER = "ipexctl.json"
 NOT_ENVIRONMENTS = ("lock", "bin", "cache", "tokens", "wheels")  # beside the environments
 TOKEN_LIFETIME = 3600.0  # seconds after which a token belongs to no running install
 BUILD_TIMEOUT = 3600.0  # seconds that unpacking everything may take
@@ -368,6 +368,7 @@ class InstallSession(relay.FileRelay):
     def remove_unused(self, keep: List[str]) -> messages.Removed:
         """Removes complete environments other than ``keep``, the cache of wheels and what is incomplete."""
         removed = []
+        keep = [*keep, *self.find_used().used]  # a run may have started since all hosts were asked
         self.decides = False  # every host is confirmed
         for id in list_environments(self.base):
             if id not in keep:

@@ -109,7 +109,7 @@ def build_environments(
             name,
             "build",
             protocol.Nothing,
-            progress=lambda done, of: emit(Progress(name, "install", done, of, "B", detail)),
+            progress=lambda done, of: emit(Progress(name, "install", done, of, "B", detail, not fetched)),
             origin=step.base or job.stack.interpreters[name],
             uv=state.uv or f"{job.venv}.d/{_build_uv_target(planned.tool)}",
             lock=format_pylock(urls, paths) if urls else "",  # with logins: for the host only

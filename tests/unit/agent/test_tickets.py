@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.protocol import messages
-from ipexctl.remote.agent import host_lock
+from ipexctl.protocol import messages, paths
+from ipexctl.protocol.run_spec import encode_spec
+from ipexctl.remote.agent import guard_start, host_lock
 from tests.unit.agent.runs import SPEC
 
 WAITING = SPEC._replace(share=False, wait=True)
@@ -55,3 +56,18 @@ def test_a_host_that_was_taken_while_another_was_not_free_is_free_again(tmp_path
     taken = messages.HostBusy("second", other.owner, other.started)
     assert [(each.taken, each.holder) for each in reports] == [(False, None), (True, None), (False, taken)]
     os.close(lock)
+
+
+def test_a_run_whose_environment_was_removed_before_its_guard_began_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "r1-h0"
+    place.mkdir()
+    (place / paths.SPEC).write_bytes(encode_spec(SPEC._replace(environment="/gone/env.d/x")))
+    umask = os.umask(0o022)
+    try:
+        assert guard_start.main([str(place), "127.0.0.1", "1"]) == 1
+    finally:
+        os.umask(umask)
+    answer = messages.KINDS.read(capsys.readouterr().out.strip().encode())
+    assert answer == messages.EnvironmentGone("/gone/env.d/x")

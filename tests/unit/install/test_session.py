@@ -28,6 +28,7 @@ from ipexctl.model.hosts import Host, Inventory, LinkError
 from ipexctl.protocol import http_bounds
 from ipexctl.protocol.paths import PART
 from ipexctl.protocol.session import Fetched, Inspection, Nothing, Offer, Present, Removed, SessionError, Used
+from ipexctl.remote.agent import guard_start
 from ipexctl.remote.session import install, relay
 from ipexctl.remote.session.relay import FileRelay
 from ipexctl.verbs.install.install_sessions import InstallSessions
@@ -466,14 +467,17 @@ def test_an_environment_that_a_process_uses_is_known_by_a_link_to_it_too(tmp_pat
     environment = real / "env.d" / "x"
     (environment / "bin").mkdir(parents=True)
     (environment / "ipexctl.json").write_text("{}")
+    begins = real / "env.d" / "y"  # a guard of a run whose ranks are yet to come has its marker in its memory
+    begins.mkdir()
+    (begins / "ipexctl.json").write_text("{}")
     home.symlink_to(real)
     program = environment / "bin" / "sleep"
     shutil.copy(shutil.which("sleep") or "sleep", program)
     process = subprocess.Popen([home / "env.d" / "x" / "bin" / "sleep", "60"])
     try:
-        with start(PROGRAM) as session:
-            assert session.call("find_used", Used, venv=str(home / "env")) == Used(["x"])
-            assert session.call("remove", Removed, venv=str(home / "env")) == Removed(["x"], [])
+        with start(PROGRAM) as session, guard_start.map_file(str(home / "env.d/y/ipexctl.json")):
+            assert session.call("find_used", Used, venv=str(home / "env")) == Used(["x", "y"])
+            assert session.call("remove", Removed, venv=str(home / "env")) == Removed(["x", "y"], [])
         assert program.exists()
     finally:
         process.kill()
