@@ -10,7 +10,7 @@ from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.facts import Disk, Installed, Interface, Python
 from ipexctl.model.stack import read_marker
 from ipexctl.model.text import group_pairs, parse_integer, printable
-from ipexctl.protocol.paths import HUB
+from ipexctl.protocol.paths import HUB, MARKER
 
 _NET = "/sys/class/net"
 _BEHIND_BRIDGES = re.compile(
@@ -247,7 +247,7 @@ def read_installed_environment(bundle: ProbeOutput) -> Installed | None:
     # venv writes ``version``, virtualenv and uv ``version_info``; else the directory has it
     pattern = r"^version(?:_info)? *= *([0-9]\.[0-9]{1,2}(?:\.[0-9]{1,3})?)\b"
     written = re.search(pattern, files.get("pyvenv.cfg", ""), re.MULTILINE)
-    marker, python = read_marker(files.get("ipexctl.json", "")), None
+    marker, python = read_marker(files.get(MARKER, "")), None
     if "python" in values and written:
         python = written[1]
     elif "python" in values and dists:
