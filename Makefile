@@ -11,14 +11,12 @@ export UV_SYSTEM_CERTS ?= 1
 export UV_NATIVE_TLS ?= 1
 endif
 
-# Tests wait more than they compute, so each core gets two workers, up to 16. A file's tests stay on one worker, which may make a
+# Tests wait more than they compute, so each core gets three workers, up to 16. A file's tests stay on one worker, which may make a
 # cluster of its own; files that take long begin first (tests/conftest.py).
-IPEXCTL_TEST_WORKERS ?= $(shell n=$$((2 * $$(nproc))); echo $$((n < 16 ? n : 16)))
+IPEXCTL_TEST_WORKERS ?= $(shell n=$$((3 * $$(nproc))); echo $$((n < 16 ? n : 16)))
 PYTEST := $(BIN)/python -m pytest
 DIST := --dist loadfile --no-loadscope-reorder
 PARALLEL := -n $(IPEXCTL_TEST_WORKERS) $(DIST)
-# Without clusters a worker needs less, and waits more: three for each core.
-IPEXCTL_FAST_WORKERS ?= $(shell n=$$((3 * $$(nproc))); echo $$((n < 16 ? n : 16)))
 unexport PYTHONDONTWRITEBYTECODE # some images set it, and each worker would compile all tests again
 
 .PHONY: dev pages demo test again fast fast-lowest test-stack test-stack-all test-arm test-frameworks test-torch faults soak chaos survival drills fuzz coverage mutation test-impi bench lock audit sbom lint clean
@@ -48,7 +46,7 @@ test: $(VENV)/.dev
 # What needs neither separate hosts nor the stack: unit and contract tests.
 fast: $(VENV)/.dev
 	@sh tools/system.sh test
-	$(PYTEST) -n $(IPEXCTL_FAST_WORKERS) $(DIST) tests/unit tests/contract
+	$(PYTEST) $(PARALLEL) tests/unit tests/contract
 
 # The same tests with the oldest release of each dependency that pyproject.toml allows, in an environment of their own, but
 # those of what asks for no dependency or for msgspec alone, whose records all others have as well; the pictures of screens
@@ -61,7 +59,7 @@ fast-lowest: $(BIN)/uv
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(LOWEST)
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable .
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --group test
-	$(LOWEST)/bin/python -m pytest -n $(IPEXCTL_FAST_WORKERS) $(DIST) -m "not hosts" $(NOT_LOWEST:%=--ignore tests/unit/%) tests/unit tests/contract
+	$(LOWEST)/bin/python -m pytest $(PARALLEL) -m "not hosts" $(NOT_LOWEST:%=--ignore tests/unit/%) tests/unit tests/contract
 
 # The recipes, three real rows and each kind of framework once: they compute, so a worker for each core and one more, up to 4.
 # Root, the network and 50 GB of disk.

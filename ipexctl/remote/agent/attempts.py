@@ -32,7 +32,7 @@ def find_objection(run: "KeeperRun") -> "Optional[str]":
         return "not started again: exit status 2 is a refusal of its arguments"
     same = failure.where and failure[1:] == before[1:]  # no newer checkpoint is known since
     if run.reason == Reason.RANK and same:
-        return "not started again: the attempt before failed there too, %s" % failure.where
+        return "not started again: the attempt before failed there too, %s" % failure.where.partition("\n")[0]
     return "no restart is left of %d" % restarts if run.restart >= restarts else None
 
 
