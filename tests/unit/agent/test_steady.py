@@ -170,11 +170,12 @@ class FaultyGuard(Guard):
 def test_a_fault_of_a_guard_reaches_the_keeper(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     wire, keeper = rpc.Wire(ours), rpc.Wire(theirs)
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         with suppress(LookupError):
             FaultyGuard(str(tmp_path), SPEC._replace(head=None, wait=True), wire, 0o022).watch()
         os._exit(0)
-    os.wait()
+    os.waitpid(child, 0)  # not another test's
     joined, message = keeper.receive()
     assert isinstance(joined, messages.Joined)
     assert isinstance(message, messages.AgentFailed)
