@@ -122,9 +122,9 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
         is_own = meant in error.names or (meant == "--version" and verb == "ipexctl")
         better = replace_word(words, error.word, meant if is_own else None)
         command = "run" if error.word.endswith(".py") else _SECOND_WORDS.get(error.word)
-        if command in error.names:
+        if command is not None and command in error.names:
             at = words.index(error.word)
-            better = [*words[:at], str(command), *words[at:]]
+            better = [*words[:at], command, *words[at:]]
         reasons = [] if better else [f"commands: {', '.join(error.names)}"]
     elif isinstance(error, NeedlessWords):
         sentence = f"{verb} takes no argument {', '.join(map(repr, error.words))}"

@@ -17,7 +17,7 @@ from ipexctl.decide.tune import knobs as k
 from ipexctl.decide.tune.ranking import RATES, RateReader
 from ipexctl.decide.tune.study import PAIRS, DefaultFailed, Study, import_optuna
 from ipexctl.model import events as e
-from ipexctl.model.answers.run import DryRun
+from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.tune import TuneAnswer
 from ipexctl.model.errors import Exit, Failure, Hint, Interrupted, Kind, UsageError, advise, complete_hint
 from ipexctl.model.events import CandidateTried, Event, Value, Values, describe_values

@@ -24,8 +24,8 @@ from ipexctl.model.json_values import Record
 from ipexctl.store.private_files import make_private_directories
 
 # What SSH reads for another purpose below ~/.ssh: with a host named `restrict`, a key is a line of authorized_keys.
-_SIZE_LIMIT = 64 << 20  # bytes of a file of host keys
 _OTHER_FILES_OF_SSH = ("authorized_keys", "authorized_keys2", "config", "environment", "rc")
+_SIZE_LIMIT = 64 << 20  # bytes of a file of host keys
 
 KeyState = Literal["ok", "unknown", "changed", "revoked", "certificate"]
 CONTRADICTIONS = ("changed", "revoked")  # of a file's lines to a key that another file allows

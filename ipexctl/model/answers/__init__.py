@@ -14,7 +14,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "doctor": ("doctor", "explain"),
     "install": ("install", "verify", "uninstall", "wheels", "stacks", "stacks-why"),
     "files": ("sync", "fetch"),
-    "run": ("run", "profile", "run-plan", "emit", "dry-run"),
+    "run": ("run", "profile", "run-plan", "emit"),
     "manage": ("ps", "rank-stacks", "stop", "reap"),
     "saved": ("runs", "prune", "export", "support", "report", "compare"),
     "play": ("play", "play-list", "command", "lint", "init"),
@@ -22,6 +22,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "hosts": ("hosts", "usage", "lab"),
     "tune": ("tune",),
     "tools": ("accelerate", "migrate"),
+    "plan": ("dry-run",),
 }
 """The modules of this package, and the kinds of the answers in them (`get_answer_kind`)."""
 

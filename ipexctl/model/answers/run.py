@@ -36,10 +36,3 @@ class EmitAnswer(AnyAnswer):
 
     text: str
     plan: PlannedLaunch
-
-
-class DryRun(AnyAnswer):
-    """A dry run of a verb whose plan says it all."""
-
-    plan: str
-    dry: bool = True

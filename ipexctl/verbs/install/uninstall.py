@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.model.answers.install import UninstallAnswer
-from ipexctl.model.answers.run import DryRun
+from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.errors import Failure, Kind, advise, choose_exit, split_results
 from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, StepOutcome, Workflow
 from ipexctl.model.hosts import Command, Host, Inventory, Link

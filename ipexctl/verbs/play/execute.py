@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.decide.releases.env_health import DEFAULT_VENV
+from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand
-from ipexctl.model.answers.run import DryRun
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Planned, StepOutcome, Workflow, finish_verb
 from ipexctl.model.hosts import Command, Completed, Host, Inventory, Link

@@ -17,8 +17,8 @@ from ipexctl.model.answers.files import FailedTransfer, FetchAnswer, FetchedHost
 from ipexctl.model.answers.hosts import HostsAnswer, LabAnswer, LabHost
 from ipexctl.model.answers.install import ImportCheck, InstallAnswer, VerifiedHost, VerifyAnswer
 from ipexctl.model.answers.manage import PsAnswer
+from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand, PlayAnswer, PlayedStep
-from ipexctl.model.answers.run import DryRun
 from ipexctl.model.answers.saved import ReportAnswer, RunsAnswer
 from ipexctl.model.answers.tools import AccelerateAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, advise

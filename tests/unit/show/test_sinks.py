@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ipexctl.model import events as e
 from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.answers.doctor import DoctorHost, HostFailure
-from ipexctl.model.answers.run import DryRun
+from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.reports import Finding

@@ -69,24 +69,24 @@ class MpiDialect(ABC):
     one_machine: Mapping[str, str]  # variables of ranks whose hosts are one machine
     informs_oneccl: bool  # whether oneCCL reads the ranks that it tells
     shell_variables: tuple[str, ...]  # those of its environment that it needs without our keeper
-    command_per_host: bool = False  # in a shell script, each host has a command of its own
-    names_providers: bool = False  # whether its library must be told where libfabric's providers lie
+    command_per_host: bool  # in a shell script, each host has a command of its own
+    names_providers: bool  # whether its library must be told where libfabric's providers lie
 
     @abstractmethod
     def build_arguments(self, line: LaunchLine) -> tuple[str, ...]:
         """Returns the words that start all ranks, in rank order, without the program."""
 
+    @abstractmethod
     def build_shim_env(self, shim: str, interface: str) -> dict[str, str]:
         """Variables that make an mpirun which another program starts use our shim; empty if it takes no such."""
-        return {}
 
+    @abstractmethod
     def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
         """Variables by which it finds its files below ``prefix`` (empty: the system's) and libfabric's providers."""
-        return {}
 
+    @abstractmethod
     def build_proxy_env(self, host: ProxyHost) -> dict[str, str]:
         """Variables of the launcher or its proxy on one host, apart from its paths."""
-        return {}
 
     @abstractmethod
     def build_port_env(self, ports: PortRange) -> PortEnv:

@@ -14,6 +14,15 @@ class _Mpich(base.MpiDialect):
         hosts = ("-hosts", base.format_hosts(line.counts), "-n", base.count_ranks(line.counts))
         return (*words, "-genvnone", "-disable-auto-cleanup", *hosts, *base.RANK)
 
+    def build_shim_env(self, shim: str, interface: str) -> dict[str, str]:
+        return {}
+
+    def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
+        return {}
+
+    def build_proxy_env(self, host: base.ProxyHost) -> dict[str, str]:
+        return {}
+
     def build_port_env(self, ports: base.PortRange) -> base.PortEnv:
         ranks = {
             "UCX_TCP_PORT_RANGE": f"{ports.low + 2}-{ports.last}",
@@ -51,4 +60,6 @@ MPICH = _Mpich(
     one_machine={},
     informs_oneccl=True,
     shell_variables=("MPIEXEC_PORT_RANGE",),
+    command_per_host=False,
+    names_providers=False,
 )

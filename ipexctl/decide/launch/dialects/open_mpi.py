@@ -36,7 +36,15 @@ class _OpenMpi(base.MpiDialect):
     rank_variable: str = "OMPI_COMM_WORLD_RANK"
     informs_oneccl: bool = False
     shell_variables: tuple[str, ...] = tuple(f"OMPI_{name}" for name in _ROOT)
+    command_per_host: bool = False
+    names_providers: bool = False
     settings_prefix: str  # of the run-time system's variables
+
+    def build_shim_env(self, shim: str, interface: str) -> dict[str, str]:
+        return {}
+
+    def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
+        return {}
 
     def build_proxy_env(self, host: base.ProxyHost) -> dict[str, str]:
         # Its files are in the run's directory, none of them mapped (it may be NFS).
