@@ -501,7 +501,12 @@ def test_an_index_that_always_answers_503_is_named(bench: Bench, index: Index) -
 
 @pytest.mark.fault("D5")
 @pytest.mark.parametrize(
-    ("how", "why"), [("silent", "operation timed out"), ("dribbling", "no progress"), ("endless", "GiB of memory")]
+    ("how", "why"),
+    [
+        ("silent", "operation timed out|no progress"),  # uv's own tries take as long as its limit
+        ("dribbling", "no progress"),
+        ("endless", "GiB of memory"),
+    ],
 )
 def test_an_index_that_never_gets_anywhere_ends_within_the_limit(
     bench: Bench, index: Index, how: str, why: str, monkeypatch: pytest.MonkeyPatch
@@ -529,7 +534,7 @@ def test_an_index_that_never_gets_anywhere_ends_within_the_limit(
     stop.set()
     assert played.exit == Exit.STEP
     assert "does not answer" in str(played.refusal)
-    assert why in str(played.refusal)
+    assert re.search(why, str(played.refusal))
 
 
 @pytest.mark.fault("D5")
