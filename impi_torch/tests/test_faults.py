@@ -117,6 +117,11 @@ def test_a_receiver_without_a_sender_is_told_so(run: Run) -> None:
     assert "Timed out waiting 3 s for recv from rank 1: rank 1 did not answer" in ended.err
 
 
+def test_a_message_that_nobody_takes_is_not_sent(run: Run) -> None:
+    ended = run("faults", "no_taker", ranks=2, IMPI_TEST_TIMEOUT=100)
+    assert (ended.code, "impi: send to rank 1: rank 1 ended its script" in ended.err) == (1, True), ended
+
+
 def test_a_group_that_does_not_come_together_names_who_is_missing(run: Run) -> None:
     ended = run("faults", "missing_member", ranks=3)
     assert "rank 2 did not come to make the group of ranks 0, 1, 2 within 2 s" in ended.err

@@ -247,6 +247,11 @@ def no_receiver(rank: int, size: int) -> None:
         time.sleep(60)
 
 
+def no_taker(rank: int, size: int) -> None:
+    if rank == 0:
+        dist.send(torch.ones(4), 1)
+
+
 def missing_member(rank: int, size: int) -> None:
     if rank == size - 1:
         time.sleep(60)
