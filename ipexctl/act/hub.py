@@ -91,8 +91,8 @@ def download_files(reference: HubReference, snapshot: Snapshot, names: Sequence[
 
 
 def _limit_progress(hub: Any, size: int) -> type:
-    """Returns a progress bar that draws nothing, and ends a download of more than twice the size: no transport says
-    how many bytes it takes."""
+    """Returns a progress bar that draws nothing, and ends a download of more than twice the size: no transport has a
+    limit of its own."""
 
     def update(bar: Any, count: float = 1) -> None:
         bar.received = getattr(bar, "received", 0) + count

@@ -1,4 +1,4 @@
-"""Threads that no exit of this process waits for: calls that may never end, and what breaks off those that rest."""
+"""Threads that no exit of this process waits for: calls that may never end; and a timer for those without progress."""
 
 import threading
 import time

@@ -31,7 +31,7 @@ def read_host_lines(text: str, source: str, problems: InputErrors) -> HostTree:
     sections = [_parse_section(line) for line in lines]
     tree = HostTree(problems, any(sections), comments=True, apart="write one host a line")
     if _SSH_CONFIG.match(text):
-        hint = "write the names of its hosts, one a line: what it says of them is read by itself"
+        hint = "write the names of its hosts, one a line: ipexctl reads ~/.ssh/config by itself"
         problems.add(Origin(source, 1, 1), "the file is an ssh_config, not a hostfile", hint=hint)
         return tree
     group, kind = "", "hosts"

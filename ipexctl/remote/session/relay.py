@@ -148,7 +148,7 @@ def open_directly(request: Any, timeout: float) -> Any:
 
 def start_server(address: str, expect_proof: Callable[[str], bytes], find: Callable[[str], Optional[BinaryIO]]) -> int:
     """Starts an HTTP server that lives as long as this process; its port. Who sends the proof that is expected for a
-    path, in time, gets what is found there."""
+    path, in time, gets the file of that path."""
     from http.server import BaseHTTPRequestHandler, HTTPServer  # slow to import, and few sessions need them
     from socketserver import ThreadingMixIn
 

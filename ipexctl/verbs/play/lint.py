@@ -33,16 +33,16 @@ def lint(
             strict = len(files) == 1
             book = read_playbook(file, environ=environ, cwd=cwd, variables=variables, strict=strict, permits=permits)
             unknown -= book.variables
-            found = [*find_errors([*map(expand_step_paths, book.steps)])]
+            in_steps = [*find_errors([*map(expand_step_paths, book.steps)])]
             inventory = _read_hosts(book, cwd)
         except UsageError as refused:
             errors += [(reason, refused.hint) for reason in refused.reasons or (refused.sentence,)]
             unknown.clear()  # this playbook may know them
             continue
-        errors += [(reason, None) for reason in found]
+        errors += [(reason, None) for reason in in_steps]
         warnings += book.warnings
         hosts = len(inventory) if inventory else None
-        good += [] if found else [LintedPlaybook(printable(file, 300), len(book.steps), hosts)]
+        good += [] if in_steps else [LintedPlaybook(printable(file, 300), len(book.steps), hosts)]
     errors += [(f"the playbooks have no variable '{printable(name)}'", None) for name in sorted(unknown)]
     if errors:
         reasons, hints = [reason for reason, _ in errors], {hint for _, hint in errors}
