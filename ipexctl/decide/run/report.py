@@ -77,13 +77,14 @@ def complete_failure(state: RunState, failure: Failure) -> Failure:
     if failure.code == "busy" and isinstance(hint, Hint):
         # The other run may be somebody else's: the command to paste does not end it.
         end, verb = shlex.join(("ipexctl", *hint.words)), command.words[:1]
-        advice = advise("ps", text=f"{hint.advice}, or end it ({end}); who has the hosts:")
         if verb == ("run",):
             text = f"end it ({end}), start beside it (run --share), or wait for it:"
-            advice = advise("run", "--wait", *command.words[1:], text=text)
+            hint = advise("run", "--wait", *command.words[1:], text=text)
         elif verb == ("tune",):
-            advice = advise("tune", "--wait", *command.words[1:], text=f"end it ({end}), or wait for it:")
-        hint = complete_hint(advice, state.selection_flags)
+            hint = advise("tune", "--wait", *command.words[1:], text=f"end it ({end}), or wait for it:")
+        else:
+            hint = advise("ps", text=f"{hint.advice}, or end it ({end}); who has the hosts:")
+        hint = complete_hint(hint, state.selection_flags)
     return replace(failure, hint=hint)
 
 
