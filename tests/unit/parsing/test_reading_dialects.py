@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ipexctl.decide.parsing import limit_inventory, parse_inventory, parse_list
 from ipexctl.decide.parsing.dialects import DIALECTS, write_inventory
+from ipexctl.decide.parsing.validators import TEMPLATE
 from ipexctl.decide.parsing.yaml_nodes import quote_yaml
 from ipexctl.model.answers.hosts import HostsAnswer
 from ipexctl.model.errors import Exit, UsageError
@@ -26,7 +27,7 @@ NAME = st.one_of(
     st.ip_addresses().map(str),
 )
 TEXT = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), min_size=1, max_size=20).filter(
-    lambda text: text.isprintable() and not text.startswith("-")
+    lambda text: text.isprintable() and not text.startswith("-") and not TEMPLATE.search(text)
 )
 USER = st.from_regex(r"[a-z_][a-z0-9_.-]{0,10}", fullmatch=True)
 NUMBER = st.integers(1, 1024)
