@@ -248,7 +248,7 @@ def get_words(ctx: typer.Context) -> tuple[str, ...]:
 
 def _get_own_words(words: tuple[str, ...], values: Mapping[str, Any]) -> tuple[str, ...]:
     """The words of an install or a run before WHAT; none where WHAT stands elsewhere, as in ``--from-mpirun``."""
-    if words[0] == "install":
+    if words[0] in ("install", "wheels"):
         return words
     what = (values.get("script"), *(values.get("args") or ()))
     return words[: -len(what)] if words[0] == "run" and words[-len(what) :] == what else ()

@@ -163,6 +163,12 @@ class PackageFields(Fields):
         "REQUIREMENT",
         alias="with",
     )
+    build: tuple[str, ...] = advanced_flag(
+        (),
+        "Package to build here from its sources, where no index has a wheel of it; repeatable.",
+        "Packages",
+        "PACKAGE",
+    )
     remembered_lock: bool = advanced_flag(True, "Use the wheels locked by an earlier equal command.", "Packages")
 
 

@@ -95,6 +95,7 @@ class ImportReport(NamedTuple):
     mpi: Optional[str] = None
     preload: Optional[Dict[str, str]] = None  # library → why it cannot be loaded, empty where it can
     same: Optional[int] = None  # files of a checked environment; if all are the same, only what was added is imported
+    failed: Optional[List[str]] = None  # packages that were added and cannot be imported
 
 
 # Answers: netcheck.

@@ -1,6 +1,8 @@
 """Packages added to an environment, taken from it and renewed: all else stays, and is not sent again."""
 
+import io
 import os
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -163,18 +165,6 @@ def test_a_package_for_another_torch_is_named_before_and_as_the_cause(bench: Ben
         assert (failure.hint or "").startswith("leave bitsandbytes out: train in bf16")
 
 
-def test_an_old_release_that_is_taken_for_want_of_wheels_is_named(bench: Bench) -> None:
-    """As hydra-core, of which each release since 2020 needs a package without a wheel."""
-    old = wheels.wheel("hydra", "0.11", {"hydra.py": ""})
-    new = wheels.wheel("hydra", "1.3", {"hydra.py": ""}, requires=("sources-only",))
-    early = wheels.wheel("early", "0.3.dev5", {"early.py": ""})
-    with serving(Index([*wheels.stack(), old, new, early])) as index:
-        plan = bench.play(index, with_=("hydra", "early", "numpy"), check=True).plan
-    assert "hydra 0.11 is an older release than the newest, 1.3, because sources-only was not found" in plan
-    assert "note         early 0.3.dev5 is a pre-release: there is no other wheel of it; " in plan
-    assert "numpy 1.26.4 is" not in plan
-
-
 BACKEND = """\
 import os, sys, zipfile
 def build_wheel(directory, config_settings=None, metadata_directory=None):
@@ -195,14 +185,48 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
 """
 
 
+PROJECT = '[build-system]\nrequires = []\nbuild-backend = "b"\nbackend-path = ["."]\n'
+
+
+def test_an_old_release_for_want_of_a_wheel_is_refused_with_the_command_that_builds_it(bench: Bench) -> None:
+    """As hydra-core, of which each release since 2020 needs a package that has only sources."""
+    old = wheels.wheel("hydra", "0.11", {"hydra.py": "import pkg_resources_of_old"})
+    new = wheels.wheel("hydra", "1.3", {"hydra.py": "import ours"}, requires=("ours",))
+    gone = wheels.wheel("gone", "2.0", {"gone.py": ""}, requires=("nowhere",))
+    others = [wheels.wheel("gone", "1.0", {"gone.py": ""}), wheels.wheel("early", "0.3.dev5", {"early.py": ""})]
+    sources = io.BytesIO()
+    with tarfile.open(fileobj=sources, mode="w:gz") as archive:
+        for name, text in {"pyproject.toml": PROJECT, "b.py": BACKEND, "ours.py": "NUMBER = 3\n"}.items():
+            info = tarfile.TarInfo(f"ours-1.0/{name}")
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    archives = [wheels.Built("ours-1.0.tar.gz", sources.getvalue())]
+    with serving(Index([*wheels.stack(), old, new, gone, *others, *archives])) as index:
+        plan = bench.play(index, with_=("gone", "early", "numpy"), check=True).plan
+        assert "gone 1.0 is an older release than the newest, 2.0, because nowhere was not found" in plan
+        assert "note         early 0.3.dev5 is a pre-release: there is no other wheel of it; --build early" in plan
+        assert "numpy 1.26.4 is" not in plan
+        refusal = bench.play(index, with_=("early", "hydra"), builds=True).refusal
+        assert refusal is not None
+        assert refusal.sentence == "hydra 0.11 is an older release than the newest, 1.3"
+        assert refusal.reasons == ("1.3 needs ours, of which there are only sources", "as it is: hydra==0.11")
+        assert str(refusal.hint).endswith("\nipexctl install --with early --with hydra --build ours")
+        assert "builds nothing" in str(bench.play(index, with_=("hydra",), build=("ours",)).refusal), "a playbook"
+        bench.play(index, with_=("early", "hydra"), build=("ours",), builds=True)
+        assert bench.marker()["packages"].items() >= {"hydra": "1.3", "ours": "1.0"}.items()
+        change(bench, index, with_=("gone",))
+        assert bench.marker()["packages"].items() >= {"hydra": "1.3", "ours": "1.0", "gone": "1.0"}.items()
+        played = bench.play(index, with_=("hydra==0.11", "numpy"), **SAME)
+        (failure,) = (event.failure for event in played.events if isinstance(event, HostFailed))
+        assert failure.hint == "without hydra:\nipexctl install --with numpy"
+
+
 def test_the_wheel_of_a_local_project_is_built_here_and_installed(
     bench: Bench, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = tmp_path / "app"
     project.mkdir()
-    (project / "pyproject.toml").write_text(
-        '[build-system]\nrequires = []\nbuild-backend = "b"\nbackend-path = ["."]\n'
-    )
+    (project / "pyproject.toml").write_text(PROJECT)
     (project / "b.py").write_text(BACKEND)
     (project / "ours.py").write_text("NUMBER = 1\n")
     monkeypatch.chdir(project)

@@ -89,6 +89,7 @@ ADVISED = [*advised()]
 _VALUES = {"--mpi": "mpich"}  # of options that do not take any text
 # Where the words are made, read from a table, or the user's own.
 ELSEWHERE = {"verbs/examples.py", "decide/diagnosis/known_errors.py", "verbs/common/select.py"}
+ELSEWHERE |= {"verbs/install/build.py", "verbs/install/lock.py"}
 
 
 @pytest.mark.parametrize(("where", "words"), ADVISED, ids=lambda value: value if isinstance(value, str) else "")

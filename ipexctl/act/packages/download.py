@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import urllib3
@@ -138,12 +138,30 @@ def download_wheels(
     return {wheel.name: locate_wheel(cache, wheel) for wheel in wheels}
 
 
+class SourceArchive(NamedTuple):
+    """The sources of a package on an index."""
+
+    filename: str
+    url: str
+    sha256: str
+    size: int
+    local: bool = False
+
+
+def download_archive(archive: SourceArchive, path: Path, sources: Sources) -> Path:
+    """Downloads sources to ``path``, which it returns. Raises `UsageError` (exit 4)."""
+    download = _Download(_Http(sources), archive, path, lambda _: None, threading.Event())
+    if problem := download.download():
+        raise UsageError("the sources of a package could not be downloaded", reasons=[problem], exit=Exit.STEP)
+    return path
+
+
 @dataclass(frozen=True)
 class _Download:
-    """One wheel on its way to ``path``. ``report`` gets the bytes that are there."""
+    """One file on its way to ``path``. ``report`` gets the bytes that are there."""
 
     http: _Http
-    wheel: Wheel
+    wheel: Wheel | SourceArchive
     path: Path
     report: Callable[[int], None]
     stop: threading.Event

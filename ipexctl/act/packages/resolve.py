@@ -22,10 +22,10 @@ from urllib.parse import unquote, urlsplit
 from packaging.pylock import Package, Pylock, PylockValidationError
 from packaging.version import Version
 
-from ipexctl.act.packages.download import download_wheels, get_local_wheel_path
+from ipexctl.act.packages.download import SourceArchive, download_archive, download_wheels, get_local_wheel_path
 from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.act.transfer.send import hash_file
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.stack import Arch
 from ipexctl.model.text import printable, strip_credentials
@@ -108,7 +108,43 @@ def resolve_wheels(
 ) -> tuple[Wheel, ...]:
     """Returns the exact wheels, with hashes, for a Python ("3.11") and a glibc of the hosts; without ``deps`` only of
     these packages themselves. Raises `UsageError` (exit 4) if a source does not answer or lacks a wheel."""
-    options = ["--format", "pylock.toml", "--generate-hashes", *([] if deps else ["--no-deps"])]
+    options = [] if deps else ["--no-deps"]
+    return parse_pylock(_lock_packages(tool, requirements, options, python, glibc, sources, arch))
+
+
+def build_sources(
+    tool: Tool,
+    names: Sequence[str],
+    requirements: Sequence[str],
+    python: str,
+    glibc: str,
+    sources: Sources,
+    arch: Arch,
+    cache: Path,
+) -> list[Path]:
+    """Builds wheels of the sources of these packages, in the versions that the requirements take: each is a program of
+    its author, run by this machine's account. Raises `UsageError` (exit 4)."""
+    options, built = [word for name in names for word in ("--no-binary", name)], []
+    for package in _read_pylock(_lock_packages(tool, requirements, options, python, glibc, sources, arch)):
+        if package.name not in names or not package.sdist:
+            continue
+        url = package.sdist.url or Path(package.sdist.path or "").absolute().as_uri()
+        path = Path(unquote(urlsplit(url).path))
+        with tempfile.TemporaryDirectory() as folder:
+            if not url.startswith("file:"):
+                sha256 = package.sdist.hashes.get("sha256", "")
+                archive = SourceArchive(path.name, url, sha256, package.sdist.size or 0)
+                path = download_archive(archive, Path(folder, path.name), sources)
+            built.append(build_wheel(tool, path, cache, sources))
+    return built
+
+
+def _lock_packages(
+    tool: Tool, requirements: Sequence[str], options: Sequence[str], python: str, glibc: str, sources: Sources,
+    arch: Arch,
+) -> str:  # fmt: skip
+    """Returns uv's pylock.toml. Raises `UsageError` (exit 4)."""
+    options = ["--format", "pylock.toml", "--generate-hashes", *options]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "pylock.toml")  # uv keeps to the versions of the lock that it is to replace
         if sources.preferred:
@@ -120,7 +156,7 @@ def resolve_wheels(
         status, output, errors = _run_pip_compile(tool, requirements, options, host, pages)
     if status != 0:
         raise _explain_uv_error(errors if status is None else "", errors, sources)
-    return parse_pylock(output)
+    return output
 
 
 def _write_hash_pages(sources: Sources, folder: Path) -> Sources:
@@ -161,7 +197,7 @@ def _run_pip_compile(
         NO_COLOR="1",
     )
     argv = [tool.path, "-v", "pip", "compile", "-", "--no-header", "--no-annotate", *options]
-    argv += ["--no-build", "--no-sources", "--python-version", host[0]]
+    argv += ["--only-binary", ":all:", "--no-sources", "--python-version", host[0]]
     if sources.no_index:
         argv.append("--no-index")
     argv += ["--python-platform", host[1], "--python", sys.executable, "--no-python-downloads"]
@@ -252,7 +288,7 @@ def _explain_uv_error(what: str, errors: str, sources: Sources) -> UsageError:
         if source
         else "the wheels of this stack cannot be resolved",
         reasons=[*[line for line in lines if not line.startswith("hint:")][:6], *hiding[:1], f"looked in: {where}"],
-        hint=f"pip wheel {source[1]} on a host builds one; its directory: --wheels DIR" if source else None,
+        hint=advise("install", "--build", source[1]) if source else None,
         exit=Exit.STEP,
         code="no-mpi4py" if "mpi4py" in text else "unresolved",
     )
@@ -261,12 +297,8 @@ def _explain_uv_error(what: str, errors: str, sources: Sources) -> UsageError:
 def parse_pylock(text: str) -> tuple[Wheel, ...]:
     """Returns the wheels of a pylock.toml. Raises `UsageError` (exit 4) for text that is none, and with each package
     without a wheel that can be checked."""
-    try:
-        packages = Pylock.from_dict(parse_toml(text)).packages
-    except (ValueError, PylockValidationError) as error:
-        raise UsageError("uv wrote a lock that cannot be read", reasons=[str(error)], exit=Exit.STEP) from None
     wheels, reasons = [], []
-    for package in packages:
+    for package in _read_pylock(text):
         try:
             wheels.append(_build_wheel(package))
         except ValueError as error:
@@ -274,6 +306,13 @@ def parse_pylock(text: str) -> tuple[Wheel, ...]:
     if reasons:
         raise UsageError("some packages have no wheels that could be checked", reasons=reasons, exit=Exit.STEP)
     return tuple(sorted(wheels, key=lambda wheel: wheel.name))
+
+
+def _read_pylock(text: str) -> Sequence[Package]:
+    try:
+        return Pylock.from_dict(parse_toml(text)).packages
+    except (ValueError, PylockValidationError) as error:
+        raise UsageError("uv wrote a lock that cannot be read", reasons=[str(error)], exit=Exit.STEP) from None
 
 
 def _build_wheel(package: Package) -> Wheel:
@@ -287,8 +326,8 @@ def _build_wheel(package: Package) -> Wheel:
 
 
 def build_wheel(tool: Tool, project: Path, cache: Path, sources: Sources) -> Path:
-    """Builds the wheel of a local project and returns its place in ``cache``, by its contents. What its build needs
-    comes from ``sources``. Raises `UsageError` (exit 4) with the last lines of a build that fails."""
+    """Builds the wheel of a directory or an archive and returns its place in ``cache``, by its contents. What its build
+    needs comes from ``sources``. Raises `UsageError` (exit 4) with the last lines of a build that fails."""
     # Of the same sources the same bytes: else each install would send it again.
     env = {"SOURCE_DATE_EPOCH": "315532800", **sources.build_environment(), "NO_COLOR": "1", "UV_NO_PROGRESS": "1"}
     with tempfile.TemporaryDirectory() as folder:

@@ -72,16 +72,16 @@ def count_same_files(base: str, target: str) -> int:
     return same
 
 
-def find_import_names(packages: List[str]) -> List[str]:
-    """Returns what packages are imported as, by their lists of files."""
-    place, modules = sysconfig.get_paths()["purelib"], []  # type: str, List[str]
+def find_import_names(packages: List[str]) -> Dict[str, str]:
+    """Returns what packages are imported as, by their lists of files: module → package."""
+    place, modules = sysconfig.get_paths()["purelib"], {}  # type: str, Dict[str, str]
     for name in os.listdir(place):
         package = re.sub("[-_.]+", "-", name[: -len(".dist-info")].rpartition("-")[0]).lower()
         if name.endswith(".dist-info") and package in packages:
             with open(os.path.join(place, name, "RECORD"), encoding="utf-8") as file:
                 found = re.findall(r"(?m)^([A-Za-z]\w*)(?:/__init__)?(?:\.[\w-]+)?\.(?:py|so),", file.read())
             usual = package.replace("-", "_")
-            modules += [usual] if usual in found else sorted(set(found))
+            modules.update(dict.fromkeys([usual] if usual in found else sorted(set(found)), package))
     return modules
 
 
@@ -113,9 +113,10 @@ def main(wanted: Dict[str, Any]) -> None:
     ipex = load("intel_extension_for_pytorch", "ipex") if wanted.get("ipex") and torch else None
     if wanted.get("module") and torch:
         load(wanted["module"], "oneccl")
-    added = attempt("added", "look at what was added", lambda: find_import_names(wanted.get("added", [])))
-    for name in [*wanted.get("modules", []), *(added or [])]:  # what the caller wants to see imported besides
+    for name in wanted.get("modules", []):  # what the caller wants to see imported besides
         load(name, name)
+    added = attempt("added", "look at what was added", lambda: find_import_names(wanted.get("added", [])))
+    report["failed"] = [package for name, package in (added or {}).items() if load(name, name) is None]
     report["import_seconds"] = round(time.time() - began, 2)
 
     for key in ("torch", "ipex", "oneccl"):

@@ -21,7 +21,7 @@ from ipexctl.decide.planning.extend import read_package_name
 from ipexctl.decide.planning.install import Plan, estimate_unpacked, format_pylock
 from ipexctl.decide.releases.resolve import suggest_library_package
 from ipexctl.decide.releases.runtime import Runtime, build_runtime, detect_layout, list_layout_paths
-from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.events import Message, Progress, StepEnded, StepOutcome, Workflow
 from ipexctl.model.hosts import Link
 from ipexctl.model.json_values import Record, to_json
@@ -167,13 +167,12 @@ def verify_environments(
         request = {"script": script, "arguments": wanted, "path": ready.path, "env": env, "timeout": _IMPORT_TIMEOUT}
         report = job.call(name, "check_imports", protocol.ImportReport, progress=None, **request)
         if report.problems:
-            what = printable("; ".join(report.problems[:3]), 600)
+            what, failed = printable("; ".join(report.problems[:3]), 600), report.failed or []
             hint = suggest_library_package(what)
-            not_imported = {package for package in requested if package.replace("-", "_") not in report.versions}
             builds, index = load_torch_builds(), find_cpu_index(job.stack)
-            for misfit in builds.find_misfits(job.lock.packages, not_imported, index)[:1]:
+            for misfit in builds.find_misfits(job.lock.packages, failed, index)[:1]:
                 what, hint = f"{what} ({misfit.why})", hint or misfit.fix
-            return Failure(name, Kind.STEP, what, hint or None, code="import")
+            return Failure(name, Kind.STEP, what, _suggest_others(job, name, failed, hint), code="import")
         return VerifiedEnv(place, report)
 
     hosts = [name for group in groups for name in group if name not in job.failed and group[0] not in job.failed]
@@ -183,6 +182,24 @@ def verify_environments(
             if why:  # a run goes without it, and reports that, too
                 yield Message(printable(f"{name}: {what} cannot be loaded: {why}", 400), "warning")
     return verified
+
+
+def _suggest_others(job: InstallJob, host: str, failed: Sequence[str], fix: str) -> str | None:
+    """Returns the command that installs what was asked for without the packages that cannot be imported, after ``fix``;
+    that alone where nothing else was asked for."""
+    env = job.facts[host].installed
+    kept = env.marker.requested or () if env and env.marker else ()
+    words, left = ["install"], list[str]()
+    for text in job.task.with_:
+        name = read_package_name(text)
+        if name in failed:
+            left.append(name)
+            words += ["--without", name] if text in kept else []
+        elif text not in kept:
+            words += ["--with", text]
+    if not (words[1:] and left):
+        return fix or None
+    return advise(*words, text=f"{fix or f'without {join_names(left, 3)}'}:")
 
 
 def _list_preloads(job: InstallJob, name: str, ready: Runtime) -> list[list[str]]:

@@ -24,7 +24,7 @@ from ipexctl.decide.planning.extend import pin_installed_release, read_package_n
 from ipexctl.decide.releases.resolve import replace_impi_by_gloo, resolve_stack, suggest_sources
 from ipexctl.decide.releases.table import ReleaseTable, get_public_version
 from ipexctl.decide.releases.torch_builds import TorchBuilds, parse_torch_builds
-from ipexctl.model.errors import Exit, UsageError, advise
+from ipexctl.model.errors import Exit, Hint, UsageError, advise
 from ipexctl.model.events import Message, StepEnded, StepStarted, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import Record, parse_json, to_json
@@ -65,6 +65,7 @@ class LockRequest(Record):
     environ: Mapping[str, str]
     limits: Limits
     base: InstallMarker | None = None  # the environment whose versions are kept
+    verb: str = "install"  # the command
 
     @property
     def sources(self) -> Sources:
@@ -122,6 +123,7 @@ class LockRequest(Record):
             **({"mpi": _format_mpi(stack)} if stack.launcher else {}),
             **({"base": self.base.packages, "upgrade": task.upgrade} if self.base else {}),
             **({"must": "impi"} if task.backend == "impi" else {}),  # Gloo's lock is no answer to this
+            **({"build": task.build} if task.build else {}),
         }
         return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
 
@@ -135,6 +137,13 @@ class LockRequest(Record):
             if first and first.id == self.base.id and not self.find_unremoved(first.packages):
                 lock = first
         return lock
+
+    def suggest_build(self, name: str) -> Hint:
+        """Returns the hint to build the wheel of a package as well, with what was asked for now."""
+        kept = self.base.requested or () if self.base else ()
+        words = [self.verb, *(word for text in self.task.with_ if text not in kept for word in ("--with", text))]
+        words += [word for each in (*self.task.build, name) for word in ("--build", each)]
+        return advise(*words, text="a wheel of its sources is built here, by a program of its author:")
 
     def find_unremoved(self, packages: Iterable[str]) -> list[str]:
         """Returns those of these packages that ``--without`` names."""
@@ -288,12 +297,19 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
     sources = replace(sources, preferred=held, find_links=(*sources.find_links, *_list_kept_directories(request)))
     asked = [*request.pins, *task.with_, *(f"-r {Path(name).absolute()}" for name in task.requirements)]
     try:
+        if task.build:
+            host = stack.python, stack.glibc, sources, stack.arch
+            names = [canonicalize_name(name) for name in task.build]
+            built = packages.build_sources(packages.find_uv(), names, asked, *host, cache)
+            sources = replace(sources, find_links=(*sources.find_links, *(str(path.parent) for path in built)))
         wheels = _resolve_wheels(request, asked, sources, indexes, down)
     except UsageError as error:
         yield StepEnded("", "lock the wheels", "skipped" if request.may_use_gloo(error) else "failed")
         reasons = [*error.reasons, *(f"this index does not answer: {index.url}" for index in down)]
         hint = suggest_sources(stack.release) if down and intel else error.hint
-        if base:
+        if isinstance(error.hint, Hint):
+            hint = request.suggest_build(error.hint.words[-1])
+        elif base and error.code != "build":
             hint = _BASE_HINT
         named = [name for name in map(read_package_name, request.requested) if name and name in str(error)]  # by uv
         for misfit in load_torch_builds().find_for_cuda(named)[:1]:
@@ -349,7 +365,8 @@ def _describe_downgrades(request: LockRequest, wheels: Sequence[Wheel]) -> list[
 def _describe_old_releases(
     request: LockRequest, sources: Sources, wheels: Sequence[Wheel], asked: Sequence[str]
 ) -> list[str]:
-    """Describes packages named without a version that are older than the newest wheel (uv's reason) or pre-releases."""
+    """Describes packages named without a version that are older than the newest wheel (uv's reason) or pre-releases.
+    Raises `UsageError` (exit 4) for one that is older because something has only sources."""
     tool, stack, versions = packages.find_uv(), request.stack, {wheel.name: wheel.version for wheel in wheels}
     names = [name for text in request.task.with_ if (name := read_package_name(text)) == canonicalize_name(text)]
     names = [name for name in names if name in versions and name not in sources.preferred]
@@ -359,18 +376,22 @@ def _describe_old_releases(
     notes = []
     for name in names:
         taken, last = versions[name], newest.get(name, versions[name])
-        fix = f"pip wheel -w wheels {name} builds them, then --find-links wheels --with {name}"
         if Version(taken) < Version(last):
             exact = [*asked, f"{name}=={last}"]
             try:
                 packages.resolve_wheels(tool, exact, stack.python, stack.glibc, sources, stack.arch)
             except UsageError as error:
                 what = f"{name} {taken} is an older release than the newest, {last}"
+                if isinstance(error.hint, Hint):
+                    needed = error.hint.words[-1]
+                    reasons = [f"{last} needs {needed}, of which there are only sources", f"as it is: {name}=={taken}"]
+                    hint = request.suggest_build(needed)
+                    raise UsageError(what, reasons=reasons, hint=hint, exit=Exit.STEP) from None
                 if cause := _UV_CAUSE.search(" ".join(error.reasons)):
                     what += f", because {cause[1]}"
-                notes.append(f"{what}; {fix}" if error.hint else what)
+                notes.append(what)
         elif Version(taken).is_prerelease:
-            notes.append(f"{name} {taken} is a pre-release: there is no other wheel of it; {fix}")
+            notes.append(f"{name} {taken} is a pre-release: there is no other wheel of it; --build {name} makes one")
     return notes
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from packaging.utils import canonicalize_name
+
 from ipexctl.act.inputs import expand_home, read_input
 from ipexctl.act.packages.resolve import build_wheel, find_uv
 from ipexctl.act.packages.sources import Sources
@@ -28,6 +30,10 @@ def fix_requirements(task: Task, *, builds: bool = False) -> Task:
     """Returns the task with wheels that it names by relative paths at their places, which are the same from everywhere.
     Raises `UsageError` for requirements that would have to be built, with what to do instead; ``builds``: not for the
     projects that `build_projects` takes."""
+    if task.build and isinstance(task, Install) and not builds:
+        raise UsageError("install takes wheels, and builds nothing", reasons=["--build is for the command line"])
+    if wrong := [text for text in task.build if read_package_name(text) != canonicalize_name(text)]:
+        raise UsageError("--build takes names of packages", reasons=wrong)
     given: list[Requirement] = [_parse_option(text) for text in task.with_]
     listed: list[Requirement] = [each for name in task.requirements for each in _read_requirements(Path(name), name)]
     unbuilt = [each for each in (*given, *listed) if each.kind and not (builds and _find_project(each))]

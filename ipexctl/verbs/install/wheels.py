@@ -41,7 +41,7 @@ def wheels_fetch(
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{task.directory} is not a directory")
     rows = load_releases()
-    same = ("index_url", "extra_index_url", "find_links", "requirements", "backend", "omp")
+    same = ("index_url", "extra_index_url", "find_links", "requirements", "build", "backend", "omp")
     request = Install(**{name: getattr(task, name) for name in ("with_", *same)})
     wishes = [
         StackRequest(task.track, task.torch, task.ipex, task.oneccl, task.backend, python)
@@ -55,7 +55,7 @@ def wheels_fetch(
         stacks.append((yield from resolve_available(wish, host, rows, request, context, environ, limits)))
     wanted: dict[str, Wheel] = {}
     for stack in stacks:
-        _, lock = yield from load_or_create_lock(LockRequest(request, stack, context, environ, limits))
+        _, lock = yield from load_or_create_lock(LockRequest(request, stack, context, environ, limits, verb="wheels"))
         wanted |= {wheel.filename: wheel for wheel in lock.wheels}
     # By file name: one wheel may serve several Pythons, and each may need its own torch.
     hashes = {name: path.is_file() and hash_file(path) for name in wanted for path in [directory / name]}
