@@ -27,7 +27,7 @@ app = typer.Typer()
 
 @command(app, "ps", examples=("", "--hosts node[0-3] --json"))
 def ps(context: Context, hosts: HostSelection) -> Workflow:
-    """List the runs on these hosts, from any controller."""
+    """List your runs on these hosts, from any controller."""
     from ipexctl.verbs.run.manage import ps
 
     return ps(hosts.read_inventory(), context)

@@ -204,8 +204,8 @@ def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[Hit]
             yield value.lineno, f'compile(backend="{text}")', backends[text]
         elif called in devices and begin.startswith("cuda"):
             yield value.lineno, f'{called}("{text or begin + "…"}")', devices[called]
-        elif "to" in devices and _is_gpu_number(called, name, value):
-            yield value.lineno, f"{called}({name + '=' if name else ''}{ast.unparse(value)})", devices["to"]
+        elif devices and _is_gpu_number(called, name, value):
+            yield value.lineno, f"{called}({name + '=' if name else ''}{ast.unparse(value)})", devices[name or "to"]
         elif rule := arguments.get(f"{name} {text}") or arguments.get(name or ""):
             yield value.lineno, f"{name}={text or _format_value(value)}", rule
 

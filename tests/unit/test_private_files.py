@@ -167,6 +167,14 @@ def test_ranks_that_sudo_makes_root_are_reported_once_in_the_plan() -> None:
     assert find_start_notes(task, {}, facts) == find_start_notes(task, sudo, {"node2": facts["node2"]}) == ()
 
 
+def test_a_plan_names_what_other_users_compute_on_its_hosts() -> None:
+    facts = {"node0": Facts(user="ada", busy=("ada python (99 %)", "ann python (93 %)")), "node1": Facts(user="ada")}
+    (note,) = find_start_notes(Run(script="train.py"), {}, facts)
+    assert str(note) == "other users compute on node0, and the ranks share cores with them: ann python (93 %)"
+    own = {"node0": Facts(user="ann", busy=("ann python (93 %)",))}
+    assert find_start_notes(Run(script="train.py"), {}, own) == ()
+
+
 def test_a_plan_says_that_it_does_not_read_standard_input() -> None:
     (note,) = find_start_notes(Run(script="train.py", stdin="-"), {}, {}, dry=True)
     assert str(note) == "rank 0 reads -, which is not looked at before the start"

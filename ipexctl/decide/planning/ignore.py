@@ -3,7 +3,7 @@
 import itertools
 import posixpath
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 
 # Nobody trains on these. ``!.git`` as a pattern takes one back in.
@@ -59,21 +59,37 @@ def compile_ignore(patterns: Iterable[str]) -> Ignored:
     return ignored
 
 
-def compile_tree_ignore(patterns: Iterable[str], read_gitignore: Callable[[str], str]) -> Ignored:
+def compile_tree_ignore(
+    patterns: Iterable[str], read_gitignore: Callable[[str], str], tracked: Collection[str] = ()
+) -> Ignored:
     """Returns the test for a tree: ``patterns`` and the default ones decide first, then the ``.gitignore`` nearest to
-    the path. ``read_gitignore`` returns the text of that in a directory of the tree ("" is the top)."""
+    the path, which leaves out nothing of ``tracked``, as in git. ``read_gitignore`` returns the text of that in a
+    directory of the tree ("" is the top)."""
     first = compile_ignore([*DEFAULT, *patterns])
 
     @cache
     def compile_gitignore(directory: str) -> Ignored:
         return compile_ignore(read_gitignore(directory).split("\n"))
 
-    def ignored(path: str, directory: bool) -> bool | None:
-        decision, parent = first(path, directory), path
+    def decide_as_git(path: str, directory: bool) -> bool | None:
+        decision, parent = None, path
         while decision is None and parent:
             parent = posixpath.dirname(parent)
             decision = compile_gitignore(parent)(path[len(parent) :].removeprefix("/"), directory)
         return decision
+
+    def ignored(path: str, directory: bool) -> bool | None:
+        decision = first(path, directory)
+        if decision is not None:
+            return decision
+        if path in tracked:
+            return False
+        above = posixpath.dirname(path)
+        while above in tracked:  # it is sent for the sake of other files
+            if first(above, True) is None and decide_as_git(above, True):
+                return True
+            above = posixpath.dirname(above)
+        return decide_as_git(path, directory)
 
     return ignored
 

@@ -58,7 +58,7 @@ def format_runs(value: PsAnswer) -> list[RenderableType]:
     if not items and answered:
         these = "this host" if len(value.asked) == 1 else f"these {len(value.asked)} hosts"
         which = f"the {pluralize(len(answered), 'host')} that answered" if silent else these
-        items.append(text(f"no runs on {which}"))
+        items.append(text(f"no runs of this account on {which}"))
     if value.orphans:
         items += [""] if items else []
         items.append(AtWidth(draw_rows, to_json(value.orphans)))

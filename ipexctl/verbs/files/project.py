@@ -2,8 +2,9 @@
 
 import hashlib
 import os
+import subprocess
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ipexctl.act.inputs import expand_home, is_writable_by_all
 from ipexctl.decide.planning.ignore import Ignored, compile_tree_ignore
@@ -13,6 +14,7 @@ from ipexctl.model.text import printable
 
 _OWN_IGNORE = ".ipexctlignore"  # patterns of the project itself, at its root
 _IGNORE_LIMIT = 1 << 20  # bytes that are read of a file of patterns
+_GIT_TIMEOUT = 20.0  # seconds
 _SIGNS = (".git", "pyproject.toml", _OWN_IGNORE)  # what the root of a project has
 
 
@@ -79,7 +81,20 @@ def compile_project_ignore(root: Path, exclude: Iterable[str]) -> Ignored:
         text = _read_text(root / directory / ".gitignore")
         return text if directory else f"{_read_text(root / '.git/info/exclude')}\n{text}"
 
-    return compile_tree_ignore([*_read_text(root / _OWN_IGNORE).split("\n"), *exclude], read_gitignore)
+    patterns = [*_read_text(root / _OWN_IGNORE).split("\n"), *exclude]
+    return compile_tree_ignore(patterns, read_gitignore, _list_tracked(root))
+
+
+def _list_tracked(root: Path) -> set[str]:
+    """Returns the files that git tracks although its patterns match them, and the directories that hold these."""
+    words = ["git", "-c", "core.fsmonitor=false", "ls-files", "-z", "--cached", "--ignored", "--exclude-standard"]
+    try:
+        listed = subprocess.run(words, cwd=root, capture_output=True, timeout=_GIT_TIMEOUT, check=True).stdout
+    except (OSError, subprocess.SubprocessError):  # no git here, no repository, or one of somebody else
+        return set()
+    tracked = set(os.fsdecode(listed).split("\0"))
+    above = {str(directory) for file in tracked for directory in PurePosixPath(file).parents}
+    return (tracked | above) - {"", "."}
 
 
 def _read_text(path: Path) -> str:

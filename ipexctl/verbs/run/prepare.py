@@ -141,12 +141,23 @@ def _select_healthy_hosts(
 def find_start_notes(
     task: Run, environ: Mapping[str, str], facts: Mapping[str, Facts], *, dry: bool = False
 ) -> tuple[Note, ...]:
-    """Warnings: sudo, and no hostfile's user, makes the ranks run as root; a plan does not read standard input."""
+    """Warnings: sudo, and no hostfile's user, makes the ranks run as root; other users, whose runs no run of this
+    account waits for, compute there; a plan does not read standard input."""
+    notes = []
     roots = [name for name, fact in facts.items() if "SUDO_UID" in environ and fact.user == "root"]
-    text = f"under sudo the login is root, and so are the ranks, on {join_names(roots, 3)}"
-    stdin = f"rank 0 reads {printable(task.stdin or '', 200)}, which is not looked at before the start"
-    unread = (Note("stdin", stdin),) if dry and task.stdin is not None else ()
-    return (*((Note("root", text),) if roots else ()), *unread)
+    if roots:
+        notes.append(Note("root", f"under sudo the login is root, and so are the ranks, on {join_names(roots, 3)}"))
+    others = {
+        name: [each for each in fact.busy if not each.startswith(f"{fact.user} ")] for name, fact in facts.items()
+    }
+    shared = [name for name, processes in others.items() if processes]
+    if shared:
+        text = f"other users compute on {join_names(shared, 3)}, and the ranks share cores with them"
+        notes.append(Note("shared", f"{text}: {others[shared[0]][0]}"))
+    if dry and task.stdin is not None:
+        stdin = f"rank 0 reads {printable(task.stdin, 200)}, which is not looked at before the start"
+        notes.append(Note("stdin", stdin))
+    return tuple(notes)
 
 
 def make_attempt(prepared: Prepared, context: Context) -> LaunchAttempt:

@@ -120,7 +120,7 @@ def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:
     what = f"no {run} is kept on these hosts"
     if not prefix:
         what = "nothing runs on these hosts, and no run that has ended is kept there"
-    reasons: list[str] = []
+    reasons = ["runs of other users are not listed"] if prefix else []
     if survey.unreachable:
         what = f"{fold_names(survey.unreachable)} did not answer: whether {run} is kept there is not known"
         reasons = [f"none is kept on {fold_names(survey.answered)}"] if survey.answered else []

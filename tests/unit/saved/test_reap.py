@@ -39,4 +39,5 @@ def test_a_run_is_not_reported_to_be_none_where_nobody_answered() -> None:
     sentence = "nothing runs on these hosts, and no run that has ended is kept there"
     assert no_run_error(None, all_answered).sentence == sentence
     error = no_run_error("k7", all_answered)
+    assert error.reasons == ("runs of other users are not listed",)
     assert (error.sentence, error.exit) == ("no run k7 is kept on these hosts", Exit.STEP)

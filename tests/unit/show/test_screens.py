@@ -422,8 +422,11 @@ def test_a_program_reads_a_line_for_each_saved_run() -> None:
 
 def test_no_runs_are_reported_as_such() -> None:
     value = PsAnswer((), (), ("a", "b"), ())
-    assert drawn(screens.format_answer(value)) == "no runs on these 2 hosts"
-    assert drawn(screens.format_answer(replace(value, unreachable=("b",)))) == "no runs on the 1 host that answered"
+    assert drawn(screens.format_answer(value)) == "no runs of this account on these 2 hosts"
+    assert (
+        drawn(screens.format_answer(replace(value, unreachable=("b",))))
+        == "no runs of this account on the 1 host that answered"
+    )
     assert drawn(screens.format_answer(replace(value, unreachable=("a", "b")))) == ""
 
 

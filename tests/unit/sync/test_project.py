@@ -1,5 +1,6 @@
 """Which tree a script or a directory belongs to, where it goes on hosts, and what of it is big."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from ipexctl.act.transfer.receive import make_results_directory
 from ipexctl.decide.planning.sync import SyncPlan, describe_large_transfer, describe_transfer
 from ipexctl.model.errors import UsageError
 from ipexctl.model.trees import TreeEntry
-from ipexctl.verbs.files.project import Project, compile_project_ignore, find_project
+from ipexctl.verbs.files.project import Project, compile_project_ignore, find_project, is_left_out
 from ipexctl.verbs.run.programs import find_local_module
 
 
@@ -113,6 +114,25 @@ def test_what_the_user_says_decides_before_git(root: Path) -> None:
     assert not compile_project_ignore(root, [])("build", True)
     (root / "scripts/.gitignore").symlink_to("/dev/zero")
     assert not compile_project_ignore(root, [])("scripts/train.py", False)
+
+
+def test_what_git_tracks_is_sent_although_its_patterns_match_it(tmp_path: Path) -> None:
+    (tmp_path / "pkg/data/more").mkdir(parents=True)
+    for name in ("pkg/data/input.txt", "pkg/data/huge.bin", "pkg/data/more/x", "pkg/x.log", "pkg/y.log"):
+        (tmp_path / name).touch()
+    (tmp_path / ".gitignore").write_text("data\n*.log\n")
+    git = ["git", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "--force", "pkg/data/input.txt", "pkg/x.log"], check=True)
+
+    def list_sent(*exclude: str) -> set[str]:
+        ignored = compile_project_ignore(tmp_path, exclude)
+        files = (path for path in tmp_path.rglob("*") if path.is_file() and ".git" not in path.parts[-2:])
+        return {path.name for path in files if not is_left_out(path, tmp_path, ignored)} - {".gitignore"}
+
+    assert list_sent() == {"input.txt", "x.log"}
+    assert list_sent("data") == {"x.log"}
+    assert list_sent("!data") == {"input.txt", "huge.bin", "x", "x.log"}
 
 
 def test_results_are_left_out_of_the_next_sync_and_of_git(tmp_path: Path) -> None:
