@@ -100,8 +100,9 @@ def _first_failure(rank: RankOutcome, run: RunOutcome, below: Sequence[Renderabl
     items += [_LastWords(escape_lines(output), "" if rank.where else rank.line, below)] if output else []
     if rank.where:
         items.append(labelled("  line", (rank.where, STRONG), "  shortly before"))
-    words = dict.fromkeys(["" if rank.traceback else rank.error, run.diagnosis.evidence if run.diagnosis else ""])
-    items += [_LastWords([one_line(word)]) for word in words if word not in output and not rank.oom]
+    words = ["" if rank.traceback else rank.error, run.diagnosis.evidence if run.diagnosis else ""]
+    plain = dict.fromkeys(map(strip_colours, words))
+    items += [_LastWords([one_line(word)]) for word in plain if word not in output and not rank.oom]
     if rank.kernel:
         items.append(Line(text(f"  kernel: {rank.kernel}"), 10))
     return items

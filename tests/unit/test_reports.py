@@ -77,6 +77,22 @@ def test_a_failed_run_has_the_command_that_resumes(words: tuple[str, ...], comma
     assert [line for line in lines if "--keep" in line] == ([f"  resume   {command}"] if command else [])
 
 
+def test_what_a_damaged_checkpoint_ended_does_not_go_on_from_it_again() -> None:
+    words = ("run", "--keep", "ckc", "--resume", "auto", "--restarts", "2", "train.py", "--lr", "1")
+    begun = replace(RUN, resumed=e.ResumedFrom("ckc/step8.pt"))
+    error = "_pickle.UnpicklingError: Weights only load failed.\n\tWeightsUnpickler error: \n\nCheck"
+    broken = end(1, 1, error=error, traceback=f"Traceback\n{error}\x1b[1m")
+    events = [replace(STARTED, words=words), begun, broken, e.RunEnded("r1", "rank")]
+    run = of_run(fold_with_catalogue(events))
+    assert run.resume is None
+    assert run.diagnosis
+    assert run.diagnosis.title == "ckc/step8.pt, which the ranks went on from, is damaged or incomplete"
+    assert run.diagnosis.command == "ipexctl run --keep ckc --restarts 2 --resume off train.py --lr 1"
+    begun = replace(RUN, resumed=None)  # the script's own choice: ipexctl takes one that is whole
+    run = of_run(fold_with_catalogue([events[0], begun, *events[2:]]))
+    assert run.resume == "ipexctl run --keep ckc --restarts 2 --resume auto train.py --lr 1"
+
+
 def test_all_went_well_is_0() -> None:
     report = folded(*done())
     assert (report.exit, report.causes, of_run(report).first, of_run(report).clean) == (Exit.OK, (), None, HOSTS)

@@ -104,6 +104,9 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
     checked = dict.fromkeys(host for proof in proofs for host in proof.hosts)
     started, ended = _find_run_times(state, run, shifts)
     stall = attempt.stall
+    goes_on = bool(cause.failed or (over and over.reason in _REASONS))
+    if cause.diagnosis and cause.diagnosis.code == _DAMAGED:
+        goes_on = begun.resumed is None  # else it would go on from the damaged one again
     return RunOutcome(
         run=begun.run or (over.run if over else ""),
         head=begun.head,
@@ -128,7 +131,7 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
         lost_loss=attempt.lost_loss and replace(attempt.lost_loss, command=_make_command(state, "--stop-on-nan")),
         slow_host=attempt.slow_host,
         restarts=tuple(" · ".join(describe_restart(*pair)) for pair in pairwise(run.attempts)),
-        resume=_make_resume_command(state) if cause.failed or (over and over.reason in _REASONS) else None,
+        resume=_make_resume_command(state) if goes_on else None,
         command=begun.command,
         backend=attempt.backend,
         planned_backend=begun.backend,
@@ -154,7 +157,11 @@ def _make_command(state: RunState, option: str, *value: str, needs: str = "") ->
     words, options = list(_find_asked(state).words), _list_options(state)
     if words[:1] != ["run"] or (needs not in options if needs else option in options):
         return None
-    words[1:1] = [] if option in options else [option, *value]
+    if option in options:
+        at = find_script_word(_find_asked(state).title, words)
+        words = [*Hint(["run", option, *value]).repeat(words[:at]).words, *words[at:]]
+    else:
+        words[1:1] = [option, *value]
     return complete_hint(Hint(words), state.selection_flags)
 
 
@@ -214,6 +221,11 @@ def _find_cause(
         fix = f"leave out {option}, or give --engine torchrun, which starts the ranks; what each gets: run --dry-run"
     if diagnosis.code in ("package", "module") and (every := next(hints, None)) is not None:
         fix = command = Hint(every.words)  # the look before the start knows all that is missing
+    resumed = attempt.started.resumed
+    if diagnosis.code == _DAMAGED and resumed and resumed.name:
+        diagnosis = replace(diagnosis, title=f"{resumed.name}, which the ranks went on from, is damaged or incomplete")
+        fix = "move it away on the hosts, then --resume auto takes the one before it; or from the beginning:"
+        command = _make_command(state, "--resume", "off", needs="--keep") or command
     texts = [text.fill(run=run) if isinstance(text, Hint) else text for text in (fix, command)]
     fix, command = (complete_hint(text, state.selection_flags) for text in texts)
     why = " ".join([diagnosis.why, *_describe_room(state, cause)]) if diagnosis.code == "disk" else diagnosis.why
@@ -258,6 +270,7 @@ def _list_causes(state: RunState, run: RunOutcome, lost: LostOutput | None) -> l
     return [state.exit, *failures, *(exit for exit, holds in conditions if holds)]
 
 
+_DAMAGED = "checkpoint-damaged"  # the known error
 _STATUS_PRIORITY = ("failed", "changed", "ok", "skipped")
 
 

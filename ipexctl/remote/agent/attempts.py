@@ -9,13 +9,16 @@ from ipexctl.protocol.rank_layout import build_rank_layout, choose_hosts, place_
 from ipexctl.remote.agent.keeper_state import Close, Dissolve, EndAttempt, KeeperRun, RankFailure, RunPhase, Takeover
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[\d.]*/")
 _USAGE = 2  # the status of a script that refuses its arguments, as argparse's
 
 
 def describe_place(end: "rank_records.RankEnded") -> str:
-    """Returns where a rank failed, with its exception; "" where that is not known."""
+    """Returns where a rank failed, the script's own line if there is one, with its exception; "" where that is not
+    known."""
     frames = _FRAME.findall(end.traceback)
-    return "%s:%s: %s" % (frames[-1] + (end.error,)) if frames and end.error else ""
+    own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
+    return "%s:%s: %s" % ((own or frames)[-1] + (end.error,)) if frames and end.error else ""
 
 
 def find_objection(run: "KeeperRun") -> "Optional[str]":
@@ -32,7 +35,8 @@ def find_objection(run: "KeeperRun") -> "Optional[str]":
         return "not started again: exit status 2 is a refusal of its arguments"
     same = failure.where and failure[1:] == before[1:]  # no newer checkpoint is known since
     if run.reason == Reason.RANK and same:
-        return "not started again: the attempt before failed there too, %s" % failure.where.partition("\n")[0]
+        place = ": ".join(failure.where.partition("\n")[0].split(": ")[:2])  # without the message
+        return "not started again: the attempt before failed there too, %s" % place
     return "no restart is left of %d" % restarts if run.restart >= restarts else None
 
 

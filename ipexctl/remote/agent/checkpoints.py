@@ -5,7 +5,9 @@ import hashlib
 import json
 import os
 import re
-from typing import Dict, List, Optional, Tuple
+import zipfile
+import zlib
+from typing import IO, Dict, List, Optional, Tuple
 
 Files = Dict[str, List[int]]  # path → bytes, and when it was written, in nanoseconds
 
@@ -114,7 +116,7 @@ def _check_file(path: str) -> "Optional[bool]":
             size = file.seek(0, os.SEEK_END)
             if head.startswith(_ZIP):
                 file.seek(max(0, size - _ZIP_END_SIZE))
-                return file.read(4) == _ZIP_END
+                return file.read(4) == _ZIP_END and _has_whole_pickles(file)
             if path.endswith(".safetensors"):
                 length = int.from_bytes(head, "little")
                 file.seek(8)
@@ -126,5 +128,16 @@ def _check_file(path: str) -> "Optional[bool]":
                 json.loads(file.read(_HEADER_LIMIT).decode())
                 return True
             return False if path.endswith(_WEIGHTS) and not size else None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):  # the last for "[[[[…"
+    # The last two for "[[[[…", and for a compression that Python has not.
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, NotImplementedError):
+        return False
+
+
+def _has_whole_pickles(file: "IO[bytes]") -> bool:
+    """Returns whether what says which tensors are in an archive of torch.save has its checksum: torch looks at none."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            pickles = [info for info in archive.infolist() if info.filename.endswith(".pkl")]
+            return all(archive.read(info) for info in pickles if info.file_size <= _HEADER_LIMIT)
+    except (zipfile.BadZipFile, zlib.error):
         return False

@@ -120,6 +120,11 @@ def test_what_was_cut_off_is_not_whole(tmp_path: Path) -> None:
         assert check(host.folder, name, name) == ([], True)
         path.write_bytes(path.read_bytes()[:-1])
         assert check(host.folder, name, name) == ([], False)
+    with zipfile.ZipFile(whole, "w") as archive:  # as torch.save's: torch.load compares no checksum
+        archive.writestr("step_1/data.pkl", b"torch._utils._rebuild_tensor_v2")
+    assert check(host.folder, "ckpt/step_1.pt", "ckpt/step_1.pt") == ([], True)
+    whole.write_bytes(whole.read_bytes().replace(b"_rebuild", b"XXXXXXXX"))
+    assert check(host.folder, "ckpt/step_1.pt", "ckpt/step_1.pt") == ([], False)
     host.write("ckpt/x.pkl", b"some pickle")
     assert check(host.folder, "ckpt/x.pkl", "ckpt/x.pkl") == ([], None)
 

@@ -68,7 +68,11 @@ def test_ends_that_are_the_scripts_own_wish_are_final(how: dict[str, Any], why: 
 def test_the_same_line_and_exception_twice_are_not_tried_a_third_time() -> None:
     history = begun(failed(History(MAY).started(), traceback=TRACE, error="KeyError: 3"))
     history = failed(history, traceback=TRACE, error="KeyError: 3")
-    assert "failed there too, data.py:40: KeyError: 3" in history.end().detail
+    assert history.end().detail.endswith("failed there too, data.py:40: KeyError")
+    library = TRACE + '  File "/e/lib/python3.11/site-packages/torch/serialization.py", line 1609, in load\n'
+    history = begun(failed(History(MAY).started(), traceback=library, error="UnpicklingError: Weights\n\tof: many"))
+    history = failed(history, traceback=library, error="UnpicklingError: Weights\n\tof: many")
+    assert history.end().detail.endswith("failed there too, data.py:40: UnpicklingError"), "the script's own line"
     other = begun(failed(History(MAY).started(), traceback=TRACE, error="KeyError: 3"))
     assert failed(other, traceback=TRACE, error="KeyError: 4").at(ks.RunPhase.RESTING)
 
