@@ -324,7 +324,7 @@ class RunState:
     facts: dict[str, Facts] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     findings: dict[Finding, None] = field(default_factory=dict)
-    warnings: dict[str, None] = field(default_factory=dict)
+    warnings: dict[str, str] = field(default_factory=dict)  # with their codes
     answers: dict[str, tuple[float, AnyAnswer]] = field(default_factory=dict)  # the last of each kind
     attempt: Attempt | None = None  # that of the verb at work
     run: RunHistory = field(default_factory=RunHistory)

@@ -50,6 +50,7 @@ def draw_run(view: View, width: int, height: int, now: float) -> RenderableType:
     alone = view.full_screen or view.panel == "keys"
     unusual = [] if alone else _draw_unusual(state, width, min(max(height // 5, 2), 10))
     verdict = [*_draw_restart(state, width, now), *_draw_verdict(state, width, max(height // 2, 1), now)]
+    verdict += [] if alone else _draw_warnings(state, width, max(height // 10, 1))
     room = height - 2 - len(verdict) - len(unusual)
     rows = min(max(room // 2, 3), max(len(state.ranks), 1))
     grid = [] if alone else _draw_ranks(view, width, rows, now, headed=height >= 14)
@@ -115,6 +116,24 @@ def _draw_verdict(state: RunState, width: int, most: int, now: float) -> list[Te
         tail = lines[-(least - 1) :] if least > 1 else []
         lines = [lines[0], *tail]
     return _make_verdict_rows([*lines, *steps][:most], BAD)
+
+
+# Codes of warnings that the frame has in other rows, or that pass.
+_ELSEWHERE = frozenset(
+    ("stalled", "never-met", "lost-loss", "slow-host", "restart", "disconnected", "keeper-silent", "stop", "kill")
+)
+
+
+def _draw_warnings(state: RunState, width: int, most: int) -> list[Text]:
+    """The newest warning, and how many there are: what is printed above the frame scrolls away as it grows."""
+    texts = [text for text, code in state.warnings.items() if code not in _ELSEWHERE]
+    if not texts:
+        return []
+    count = f"{len(texts)} warnings: " if len(texts) > 1 else ""
+    lines = phrases.fold_line(count + one_line(texts[-1]), width - 2)
+    last = [fill_cells(" ".join(lines[most - 1 :]), width - 2)] if len(lines) > most else lines[most - 1 :]
+    rows = [*lines[: most - 1], *last]
+    return [make_row(("! " if number == 0 else "  ", WARN), line) for number, line in enumerate(rows)]
 
 
 _COMMAND = re.compile(r" *(?:ipexctl|sudo) ")

@@ -223,7 +223,7 @@ class RunFold:
     def _add_message(self, event: e.Message) -> None:
         attempt = self.state.last_attempt
         if event.level == "warning":
-            self.state.warnings[f"{event.host}: {event.text}" if event.host else event.text] = None
+            self.state.warnings[f"{event.host}: {event.text}" if event.host else event.text] = event.code
         if event.code == "stalled" and attempt and attempt.stalls:
             attempt.stalls[-1].message = event.text
         elif event.code == "stop":

@@ -287,6 +287,20 @@ def test_ranks_that_have_not_met_stay_in_the_frame_until_they_do() -> None:
     assert "▌" not in "".join(drawn(watch(streams.stamp([STALLED[0], separate, e.WorldsCompared(None)]))))
 
 
+def test_the_newest_warning_stays_in_the_frame_cut_to_the_screen() -> None:
+    words = "t.py:6 sets MASTER_ADDR to 127.0.0.1 (rank 1): that is each host itself, where 2 of 3 ranks cannot be met"
+    first, other = e.Message("torchvision is for CUDA", "warning"), e.Message(words, "warning", "b", "master-addr")
+    shown = e.Message("the ranks have not met", "warning", code="never-met")
+    lines = drawn(watch(streams.stamp([STALLED[0], first])))
+    assert lines[1] == "! torchvision is for CUDA"
+    events = streams.stamp([STALLED[0], first, other, shown])
+    lines = drawn(watch(events))
+    assert lines[1].startswith("! 2 warnings: b: t.py:6 sets MASTER_ADDR to 127.0.0.1 (rank 1)")
+    assert lines[2].endswith("where 2 of 3 ranks cannot be met")
+    assert lines[3].startswith(" rank")
+    assert drawn(watch(events), 40, 14)[1].endswith("…")
+
+
 def test_of_many_ranks_the_one_that_the_others_wait_for_is_the_first_row() -> None:
     events = [e.RunStarted("r", "a", tuple(f"n{n // 8}" for n in range(256)), ""), *STALLED[1:3]]
     lines = drawn(watch(streams.stamp([*events, e.StallCompared((77,), "x")])))
