@@ -11,6 +11,7 @@ from ipexctl.show.phrases import format_duration
 from ipexctl.show.sanitise import one_line
 from ipexctl.show.typeset import QUIET, STRONG, labelled, text
 
+_PACKAGES = 10  # rows of packages; the page and --json have all
 _UNITS = {"pace": "it/s", "samples_s": "samples/s", "tokens_s": "tokens/s"}
 _WORDS = {
     "samples_s": "samples", "tokens_s": "tokens", "grad_norm": "gradient norm", "eval_loss": "evaluation loss",
@@ -28,6 +29,9 @@ def format_comparison(value: CompareAnswer) -> list[RenderableType]:
     items += ["", _make_table(letters, [("figures", list_figure_rows(value))]), ""]
     if value.differences:
         groups = group_pairs((each.of, (each.name, *each.values)) for each in value.differences)
+        rows = groups.get("stack", [])
+        if len(rows) > _PACKAGES:
+            groups["stack"] = [*rows[: _PACKAGES - 1], (f"… {len(rows) - _PACKAGES + 1} more: --json",)]
         items.append(_make_table(letters, list(groups.items())))
     else:
         items.append(text("nothing that is recorded differs between these runs"))

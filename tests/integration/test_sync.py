@@ -325,6 +325,7 @@ def test_a_full_disk_is_reported_and_the_old_files_stay(home: Path, source: Path
     failed = done["n1"]
     assert isinstance(failed, Failure)
     assert failed.code == "no-space"
+    assert (failed.hint or "").endswith("\nipexctl du")
 
 
 @pytest.mark.fault("E5")

@@ -293,6 +293,19 @@ def test_the_hint_of_a_failed_install_is_the_same_install(state: Path, capsys: p
     assert last.strip() == "ipexctl install --torch 2.13.0 -f h --with a --venv /opt/ipexctl"
 
 
+def test_a_key_with_a_passphrase_is_used_by_the_same_command(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def workflow(_: Context) -> Workflow:
+        yield Started("run", "", ("node0",), selection_flags=("-f", "h"), words=("run", "t.py", "--lr", "1"))
+        failure = Failure("node0", Kind.UNREACHABLE, "key k has a passphrase", "ssh-add k", "passphrase")
+        yield HostFailed(failure)
+        yield Ended("run", Exit.UNREACHABLE)
+
+    assert run_command(workflow, acting=True) is Exit.UNREACHABLE
+    advice, command = capsys.readouterr().err.splitlines()[-2:]
+    assert advice.endswith("give it to an agent (ssh-add k), or type the passphrase when asked:")
+    assert command.strip() == "ipexctl run -f h --ask-pass t.py --lr 1"
+
+
 @pytest.mark.parametrize(
     ("words", "after"),
     [

@@ -35,8 +35,8 @@ class Key(Record):
 
 
 class UnusableKey(Record):
-    """A requested key that cannot be used, with reason and hint. ``code`` is "key-mode", "key-file", "auth", or "agent"
-    for all keys of an agent that does not answer."""
+    """A requested key that cannot be used, with reason and hint. ``code`` is "key-mode", "key-file", "passphrase",
+    "auth", or "agent" for all keys of an agent that does not answer."""
 
     why: str
     code: str = "auth"
@@ -151,7 +151,7 @@ class PrivateKeys:
             passphrase = self._ask(f"Passphrase of {path}: ") if self._ask else None
             if not passphrase:
                 what = f"key {path} has a passphrase and no agent holds it"
-                return UnusableKey(what, hint=f"ssh-add {shlex.quote(path)}")
+                return UnusableKey(what, "passphrase", _suggest_agent(path))
             try:
                 key = _load_private_key(place, passphrase)
             except (paramiko.SSHException, ValueError):
@@ -176,7 +176,7 @@ def _inspect_key_file(path: str) -> _KeyFile:
     if public := _read_public_key(data):
         private = path.removesuffix(".pub") if path.endswith(".pub") else "KEY"
         what = f"key {path} is a public key, and no agent holds its private key"
-        return _KeyFile(public, UnusableKey(what, hint=f"ssh-add {shlex.quote(private)}"))
+        return _KeyFile(public, UnusableKey(what, hint=_suggest_agent(private)))
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid == os.getuid() and mode & 0o077:
         what = f"key {path} can be read by others (mode {mode:04o})"
@@ -184,8 +184,14 @@ def _inspect_key_file(path: str) -> _KeyFile:
     public = beside or _read_public_part(data)
     if _get_key_type(public).startswith("sk-"):
         what = f"key {path} is on a security key, and no agent holds it"
-        return _KeyFile(public, UnusableKey(what, hint=f"ssh-add {shlex.quote(path)}"))
+        return _KeyFile(public, UnusableKey(what, hint=_suggest_agent(path)))
     return _KeyFile(public)
+
+
+def _suggest_agent(path: str) -> str:
+    """Returns the line of a shell that gives a key to its agent, and starts one where none is."""
+    add = f"ssh-add {shlex.quote(path)}"
+    return add if os.environ.get("SSH_AUTH_SOCK") else f'eval "$(ssh-agent)" && {add}'
 
 
 def _copy_key(key: paramiko.PKey) -> paramiko.PKey:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ipexctl.act.scripts import read_script
 from ipexctl.act.threads import STALL_TIMEOUT, StallTimer
-from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.events import Event, Progress
 from ipexctl.model.hosts import Command, Completed, Link, LinkError
 from ipexctl.model.text import format_size, printable
@@ -275,4 +275,6 @@ def make_remote_error(link: Link, status: int, err: bytes) -> LinkError:
 
 
 def _make_step_error(link: Link, what: str, code: str) -> LinkError:
-    return LinkError(Failure(link.host.name, Kind.STEP, what, code=code))
+    text = "another disk (--workdir), or room on this one; what ipexctl has filled there:"
+    hint = advise("du", text=text) if code == "no-space" else None
+    return LinkError(Failure(link.host.name, Kind.STEP, what, hint, code))

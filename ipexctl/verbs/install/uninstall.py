@@ -8,7 +8,7 @@ from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.model.answers.install import UninstallAnswer
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.errors import Failure, Kind, advise, choose_exit, split_results
-from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, StepOutcome, Workflow
+from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, Progress, StepOutcome, Workflow
 from ipexctl.model.hosts import Command, Host, Inventory, Link
 from ipexctl.model.tasks import Uninstall
 from ipexctl.model.text import fold_names, format_size, group_pairs, parse_integer, pluralize, printable
@@ -84,9 +84,13 @@ def _remove_envs(sessions: InstallSessions, pythons: Mapping[str, str], installe
         sessions.open(link, pythons[link.host.name])
         return sessions.call(link.host.name, "find_used", Used).used
 
-    def remove(link: Link, _: Emit) -> int | Failure:
+    def remove(link: Link, emit: Emit) -> int | Failure:
         name = link.host.name
-        answer = sessions.call(name, "remove", Removed)
+
+        def report(done: int, total: int) -> None:
+            emit(Progress(name, "remove", done, total, "files", local=True))
+
+        answer = sessions.call(name, "remove", Removed, progress=report)
         if answer.used:
             return _describe_environment_use(sessions, name, name, answer.used[0])
         return len(answer.removed)

@@ -8,7 +8,7 @@ import pytest
 
 from ipexctl.decide.page.compare import compare_runs, overlay_figures
 from ipexctl.model import events as e
-from ipexctl.model.answers.saved import CompareAnswer
+from ipexctl.model.answers.saved import CompareAnswer, RunDifference
 from ipexctl.model.events import Stamped
 from ipexctl.model.launch import PlannedVariable
 from ipexctl.model.page import RunPage
@@ -144,6 +144,10 @@ def test_the_terminal_has_a_column_per_run(answer: CompareAnswer, pages: list[tu
     row = next(line for line in lines if line.startswith("pace"))
     assert row.split() == ["pace", "1", "it/s", "(0.8", "to", "1)", "2", "it/s", "(1.6", "to", "2)", "×", "2"]
     assert any(line.split() == ["backend", "ccl", "gloo"] for line in lines)
+    packages = tuple(RunDifference("stack", f"package-{number}", ("-", "1")) for number in range(84))
+    rows = show(replace(answer, differences=packages)).splitlines()
+    shown = [" ".join(row.split()) for row in rows if "package-8" in row or "more" in row]
+    assert shown == ["package-8 - 1", "… 75 more: --json"]
     plan = replace(answer, differences=answer.differences[:1])
     assert [["plan"] in [line.split() for line in show(each).splitlines()] for each in (answer, plan)] == [True, False]
     assert "\x1b" not in "\n".join(lines)
