@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from packaging.pylock import Package, Pylock, PylockValidationError
@@ -32,6 +33,20 @@ from ipexctl.model.text import printable, strip_credentials
 from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import Lock, Wheel, parse_wheel_name
 from ipexctl.store.private_files import read_regular_file, write_private_file
+
+
+class Target(NamedTuple):
+    """The hosts that wheels are for: their Python ("3.11"), glibc ("2.36"; empty: not known) and architecture."""
+
+    python: str
+    glibc: str
+    arch: Arch = "x86_64"
+
+    @property
+    def platform(self) -> str:
+        """uv's name of the newest manylinux platform that they support."""
+        have = Version(self.glibc).release[:2] if self.glibc else (2, 28)
+        return f"{self.arch}-manylinux_2_{next((minor for minor in _MANYLINUX if (2, minor) <= have), 17)}"
 
 
 class Tool(Record):
@@ -71,7 +86,7 @@ def find_uv_for_hosts(
     places = hashlib.sha256(" ".join(sources.list_names()).encode()).hexdigest()[:16]
     path = cache / "uv" / f"{tool.version}-{arch}-{places}" / "uv"
     if not path.is_file():
-        wheels = resolve_wheels(tool, [f"uv=={tool.version}"], "3.11", "2.17", sources, arch)
+        wheels = resolve_wheels(tool, [f"uv=={tool.version}"], Target("3.11", "2.17", arch), sources)
         wheel = download_wheels(wheels, cache, sources, threading.Event(), lambda *_: None)["uv"]
         try:
             with zipfile.ZipFile(wheel) as archive:
@@ -90,59 +105,36 @@ _UV_SIZE_LIMIT, _UV_MEMORY_LIMIT = 1 << 28, 1 << 31  # bytes of its file, and of
 _MANYLINUX = (*range(40, 30, -1), 28, 17)  # the minor versions of glibc 2 that uv knows
 
 
-def choose_manylinux_platform(glibc: str, arch: Arch) -> str:
-    """uv's name of the newest manylinux platform that hosts with this glibc ("2.36", empty: not known) support."""
-    have = Version(glibc).release[:2] if glibc else (2, 28)
-    return f"{arch}-manylinux_2_{next((minor for minor in _MANYLINUX if (2, minor) <= have), 17)}"
-
-
 def resolve_wheels(
-    tool: Tool,
-    requirements: Sequence[str],
-    python: str,
-    glibc: str,
-    sources: Sources,
-    arch: Arch,
-    *,
-    deps: bool = True,
+    tool: Tool, requirements: Sequence[str], target: Target, sources: Sources, *, deps: bool = True
 ) -> tuple[Wheel, ...]:
-    """Returns the exact wheels, with hashes, for a Python ("3.11") and a glibc of the hosts; without ``deps`` only of
-    these packages themselves. Raises `UsageError` (exit 4) if a source does not answer or lacks a wheel."""
-    options = [] if deps else ["--no-deps"]
-    return parse_pylock(_lock_packages(tool, requirements, options, python, glibc, sources, arch))
+    """Returns the exact wheels, with hashes; without ``deps`` only of these packages themselves. Raises `UsageError`
+    (exit 4) if a source does not answer or lacks a wheel."""
+    return parse_pylock(_lock_packages(tool, requirements, [] if deps else ["--no-deps"], target, sources))
 
 
 def build_sources(
-    tool: Tool,
-    names: Sequence[str],
-    requirements: Sequence[str],
-    python: str,
-    glibc: str,
-    sources: Sources,
-    arch: Arch,
-    cache: Path,
+    tool: Tool, names: Sequence[str], requirements: Sequence[str], target: Target, sources: Sources, cache: Path
 ) -> list[Path]:
     """Builds wheels of the sources of these packages, in the versions that the requirements take: each is a program of
     its author, run by this machine's account. Raises `UsageError` (exit 4)."""
     options, built = [word for name in names for word in ("--no-binary", name)], []
-    for package in _read_pylock(_lock_packages(tool, requirements, options, python, glibc, sources, arch)):
+    for package in _read_pylock(_lock_packages(tool, requirements, options, target, sources)):
         if package.name not in names or not package.sdist:
             continue
         url = package.sdist.url or Path(package.sdist.path or "").absolute().as_uri()
         path = Path(unquote(urlsplit(url).path))
         with tempfile.TemporaryDirectory() as folder:
             if not url.startswith("file:"):
-                sha256 = package.sdist.hashes.get("sha256", "")
-                archive = SourceArchive(path.name, url, sha256, package.sdist.size or 0)
+                archive = SourceArchive(path.name, url, package.sdist.hashes.get("sha256", ""), package.sdist.size or 0)
                 path = download_archive(archive, Path(folder, path.name), sources)
             built.append(build_wheel(tool, path, cache, sources))
     return built
 
 
 def _lock_packages(
-    tool: Tool, requirements: Sequence[str], options: Sequence[str], python: str, glibc: str, sources: Sources,
-    arch: Arch,
-) -> str:  # fmt: skip
+    tool: Tool, requirements: Sequence[str], options: Sequence[str], target: Target, sources: Sources
+) -> str:
     """Returns uv's pylock.toml. Raises `UsageError` (exit 4)."""
     options = ["--format", "pylock.toml", "--generate-hashes", *options]
     with tempfile.TemporaryDirectory() as folder:
@@ -152,8 +144,7 @@ def _lock_packages(
             path.write_text(f'lock-version = "1.0"\ncreated-by = "ipexctl"\npackages = [{", ".join(held)}]\n')
             options += ["--output-file", str(path)]
         pages = _write_hash_pages(sources, Path(folder))
-        host = python, choose_manylinux_platform(glibc, arch)
-        status, output, errors = _run_pip_compile(tool, requirements, options, host, pages)
+        status, output, errors = _run_pip_compile(tool, requirements, options, target, pages)
     if status != 0:
         raise _explain_uv_error(errors if status is None else "", errors, sources)
     return output
@@ -174,20 +165,17 @@ def _write_hash_pages(sources: Sources, folder: Path) -> Sources:
     return replace(sources, find_links=tuple(links))
 
 
-def find_newest_versions(
-    tool: Tool, requirements: Sequence[str], python: str, glibc: str, sources: Sources, arch: Arch = "x86_64"
-) -> dict[str, str]:
+def find_newest_versions(tool: Tool, requirements: Sequence[str], target: Target, sources: Sources) -> dict[str, str]:
     """Returns the newest version of each package that the sources have as a wheel for these hosts; none where one of
     them has no wheel."""
-    host = python, choose_manylinux_platform(glibc, arch)
-    lines = _run_pip_compile(tool, requirements, ["--no-deps"], host, sources)[1].splitlines()
+    lines = _run_pip_compile(tool, requirements, ["--no-deps"], target, sources)[1].splitlines()
     return {name: version for name, equal, version in (line.partition("==") for line in lines) if equal}
 
 
 def _run_pip_compile(
-    tool: Tool, requirements: Sequence[str], options: Sequence[str], host: tuple[str, str], sources: Sources
+    tool: Tool, requirements: Sequence[str], options: Sequence[str], target: Target, sources: Sources
 ) -> tuple[int | None, str, str]:
-    """`uv pip compile` for hosts with this Python and platform; the result of `_run_uv`."""
+    """`uv pip compile`; the result of `_run_uv`."""
     env, limits = sources.build_environment(), sources.limits
     # Three tries of a third each stay within the limit; a server that only trickles meets the limit of the whole.
     env.update(
@@ -197,10 +185,10 @@ def _run_pip_compile(
         NO_COLOR="1",
     )
     argv = [tool.path, "-v", "pip", "compile", "-", "--no-header", "--no-annotate", *options]
-    argv += ["--only-binary", ":all:", "--no-sources", "--python-version", host[0]]
+    argv += ["--only-binary", ":all:", "--no-sources", "--python-version", target.python]
     if sources.no_index:
         argv.append("--no-index")
-    argv += ["--python-platform", host[1], "--python", sys.executable, "--no-python-downloads"]
+    argv += ["--python-platform", target.platform, "--python", sys.executable, "--no-python-downloads"]
     return _run_uv(argv, "\n".join(requirements) + "\n", env, limits)
 
 

@@ -76,6 +76,10 @@ class LockRequest(Record):
         return replace(sources, named=(*sources.named, *words))
 
     @property
+    def target(self) -> packages.Target:
+        return packages.Target(self.stack.python, self.stack.glibc, self.stack.arch)
+
+    @property
     def release_sources(self) -> Sources:
         """Package sources of the user for the packages that the version table has indexes for: without the further
         indexes and pages of pip's settings. Those are for other packages, and pip would mix them all."""
@@ -113,7 +117,7 @@ class LockRequest(Record):
         question = {
             "pins": self.pins,
             "python": stack.python,
-            "platform": packages.choose_manylinux_platform(stack.glibc, stack.arch),
+            "platform": self.target.platform,
             "with": task.with_,
             "requirements": [Path(name).read_text("utf-8", "replace") for name in task.requirements],
             "wheels": task.wheels and str(Path(task.wheels).absolute()),
@@ -270,7 +274,7 @@ def resolve_available(
         indexes = [index for index in table.indexes.values() if index.name != "torch-cpu"]
         sources, down = _add_answering_indexes(indexes, sources)
     usable = f"{_BINDING}<={stack.release.oneccl}"  # a newer one, as Intel has for GPUs, does not hide it
-    offered = packages.find_newest_versions(packages.find_uv(), [usable], stack.python, stack.glibc, sources)
+    offered = packages.find_newest_versions(packages.find_uv(), [usable], lock.target, sources)
     newest = offered.get(_BINDING, "")
     urls = [index.url for index in down]
     own = [index.url for index in stack.indexes if index.url in urls]
@@ -298,9 +302,8 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
     asked = [*request.pins, *task.with_, *(f"-r {Path(name).absolute()}" for name in task.requirements)]
     try:
         if task.build:
-            host = stack.python, stack.glibc, sources, stack.arch
             names = [canonicalize_name(name) for name in task.build]
-            built = packages.build_sources(packages.find_uv(), names, asked, *host, cache)
+            built = packages.build_sources(packages.find_uv(), names, asked, request.target, sources, cache)
             sources = replace(sources, find_links=(*sources.find_links, *(str(path.parent) for path in built)))
         wheels = _resolve_wheels(request, asked, sources, indexes, down)
     except UsageError as error:
@@ -367,19 +370,19 @@ def _describe_old_releases(
 ) -> list[str]:
     """Describes packages named without a version that are older than the newest wheel (uv's reason) or pre-releases.
     Raises `UsageError` (exit 4) for one that is older because something has only sources."""
-    tool, stack, versions = packages.find_uv(), request.stack, {wheel.name: wheel.version for wheel in wheels}
+    tool, versions = packages.find_uv(), {wheel.name: wheel.version for wheel in wheels}
     names = [name for text in request.task.with_ if (name := read_package_name(text)) == canonicalize_name(text)]
     names = [name for name in names if name in versions and name not in sources.preferred]
     if not names:
         return []
-    newest = packages.find_newest_versions(tool, names, stack.python, stack.glibc, sources, stack.arch)
+    newest = packages.find_newest_versions(tool, names, request.target, sources)
     notes = []
     for name in names:
         taken, last = versions[name], newest.get(name, versions[name])
         if Version(taken) < Version(last):
             exact = [*asked, f"{name}=={last}"]
             try:
-                packages.resolve_wheels(tool, exact, stack.python, stack.glibc, sources, stack.arch)
+                packages.resolve_wheels(tool, exact, request.target, sources)
             except UsageError as error:
                 what = f"{name} {taken} is an older release than the newest, {last}"
                 if isinstance(error.hint, Hint):
@@ -400,11 +403,11 @@ def _resolve_wheels(
 ) -> tuple[Wheel, ...]:
     """Returns all wheels. Those of packages that the version table has ``indexes`` for come from these, or else from
     what the user named for them, also where another index offers a higher version. Raises `UsageError`."""
-    tool, stack = packages.find_uv(), request.stack
+    tool = packages.find_uv()
     own = _resolve_release(request, sources, indexes, down)
     hashes = {wheel.sha256 for wheel in own}
     try:
-        wheels = packages.resolve_wheels(tool, asked, stack.python, stack.glibc, sources, stack.arch)
+        wheels = packages.resolve_wheels(tool, asked, request.target, sources)
     except UsageError:
         if not own:
             raise
@@ -413,7 +416,7 @@ def _resolve_wheels(
         return wheels
     exact = {wheel.name: f"{wheel.name} @ {wheel.url}#sha256={wheel.sha256}" for wheel in own}
     asked = [exact.get(read_package_name(text), text) for text in asked]
-    return packages.resolve_wheels(tool, asked, stack.python, stack.glibc, sources, stack.arch)
+    return packages.resolve_wheels(tool, asked, request.target, sources)
 
 
 def _resolve_release(
@@ -444,16 +447,16 @@ def _resolve_release(
 def _resolve_pin(request: LockRequest, pin: str, indexes: Sequence[Index], pages: Sequence[str]) -> tuple[Wheel, ...]:
     """Returns the wheel of one package, from the table's ``pages`` or ``indexes`` or else from what the user named for
     it. Raises `UsageError`."""
-    tool, stack, sources = packages.find_uv(), request.stack, request.release_sources
+    tool, sources = packages.find_uv(), request.release_sources
     if pages:  # alone: uv takes pages and indexes together, and the highest version of both
         page = replace(sources, index=None, extra=(), find_links=(*request.task.find_links, *pages), no_index=True)
         try:
-            return packages.resolve_wheels(tool, [pin], stack.python, stack.glibc, page, stack.arch, deps=False)
+            return packages.resolve_wheels(tool, [pin], request.target, page, deps=False)
         except UsageError as error:
             if error.code != "unresolved":  # the page does not answer
                 raise
     sources = _add_indexes(indexes, sources)
-    return packages.resolve_wheels(tool, [pin], stack.python, stack.glibc, sources, stack.arch, deps=False)
+    return packages.resolve_wheels(tool, [pin], request.target, sources, deps=False)
 
 
 def _add_answering_indexes(wanted: Sequence[Index], sources: Sources) -> tuple[Sources, list[Index]]:
