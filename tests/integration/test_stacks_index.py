@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from ipexctl.act.packages.resolve import Target, find_uv, resolve_wheels
+from ipexctl.act.packages.resolve import WheelTarget, find_uv, resolve_wheels
 from ipexctl.act.packages.sources import Limits, read_pip_settings
 from ipexctl.data import read_data
 from ipexctl.decide.releases.resolve import resolve_stack
@@ -138,7 +138,7 @@ def test_the_pins_of_every_row_go_together(releases: dict[tuple[str, str], Relea
             row.ipex,
             stack.python,
         )
-        wheels = resolve_wheels(find_uv(), stack.pins, Target(stack.python, "2.28"), SOURCES)
+        wheels = resolve_wheels(find_uv(), stack.pins, WheelTarget(stack.python, "2.28"), SOURCES)
         return {wheel.name: wheel.version.partition("+")[0] for wheel in wheels}
 
     rows = [row for row in TABLE.releases if not row.ipex or (IPEX, row.ipex) not in ELSEWHERE]
@@ -158,7 +158,7 @@ def test_the_pins_of_every_row_go_together(releases: dict[tuple[str, str], Relea
 def test_ipex_does_not_ask_for_torch_so_that_only_the_table_can_know_the_pair() -> None:
     newest = max((row for row in TABLE.releases if row.ipex), key=lambda row: parse_version(row.ipex))
     try:
-        alone = resolve_wheels(find_uv(), [f"{IPEX}=={newest.ipex}"], Target("3.11", "2.28"), SOURCES)
+        alone = resolve_wheels(find_uv(), [f"{IPEX}=={newest.ipex}"], WheelTarget("3.11", "2.28"), SOURCES)
     except UsageError as refusal:
         if "does not answer" in refusal.sentence:
             pytest.skip(refusal.sentence)
@@ -172,5 +172,5 @@ def test_the_intel_mpi_that_the_table_refuses_cannot_be_installed(releases: dict
     assert releases["impi-rt", wrong["version"]].glibc, "it is there"
     asked = [f"impi-rt=={wrong['version']}"]
     with pytest.raises(UsageError, match="libfabric"):
-        resolve_wheels(find_uv(), asked, Target("3.11", "2.28"), SOURCES)
+        resolve_wheels(find_uv(), asked, WheelTarget("3.11", "2.28"), SOURCES)
     assert TABLE.impi["newest"] == wrong["instead"]

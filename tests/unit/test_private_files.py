@@ -11,7 +11,7 @@ import pytest
 from ipexctl import loop
 from ipexctl.act.bundled_files import pack_impi_torch
 from ipexctl.act.lab import create_lab, find_openssh_tools, lock_lab_directory
-from ipexctl.act.packages.resolve import Target, Tool, find_newest_versions, save_lock
+from ipexctl.act.packages.resolve import Tool, WheelTarget, find_newest_versions, save_lock
 from ipexctl.act.packages.sources import Sources
 from ipexctl.act.root_home import switch_to_root_home
 from ipexctl.act.scripts import read_script
@@ -69,7 +69,9 @@ def run_fake_uv(home: Path) -> None:
     uv.chmod(0o700)
     environ = {"HOME": str(home), "PATH": os.environ["PATH"]}
     tool = Tool(str(uv), "0.13.9", 1, "")
-    assert find_newest_versions(tool, ["torch"], Target("3.11", "2.36"), Sources(environ=environ)) == {"torch": "2.8.0"}
+    assert find_newest_versions(tool, ["torch"], WheelTarget("3.11", "2.36"), Sources(environ=environ)) == {
+        "torch": "2.8.0"
+    }
 
 
 def save_probe(home: Path) -> None:

@@ -35,7 +35,7 @@ from ipexctl.model.wheels import Lock, Wheel, parse_wheel_name
 from ipexctl.store.private_files import read_regular_file, write_private_file
 
 
-class Target(NamedTuple):
+class WheelTarget(NamedTuple):
     """The hosts that wheels are for: their Python ("3.11"), glibc ("2.36"; empty: not known) and architecture."""
 
     python: str
@@ -86,7 +86,7 @@ def find_uv_for_hosts(
     places = hashlib.sha256(" ".join(sources.list_names()).encode()).hexdigest()[:16]
     path = cache / "uv" / f"{tool.version}-{arch}-{places}" / "uv"
     if not path.is_file():
-        wheels = resolve_wheels(tool, [f"uv=={tool.version}"], Target("3.11", "2.17", arch), sources)
+        wheels = resolve_wheels(tool, [f"uv=={tool.version}"], WheelTarget("3.11", "2.17", arch), sources)
         wheel = download_wheels(wheels, cache, sources, threading.Event(), lambda *_: None)["uv"]
         try:
             with zipfile.ZipFile(wheel) as archive:
@@ -106,7 +106,7 @@ _MANYLINUX = (*range(40, 30, -1), 28, 17)  # the minor versions of glibc 2 that 
 
 
 def resolve_wheels(
-    tool: Tool, requirements: Sequence[str], target: Target, sources: Sources, *, deps: bool = True
+    tool: Tool, requirements: Sequence[str], target: WheelTarget, sources: Sources, *, deps: bool = True
 ) -> tuple[Wheel, ...]:
     """Returns the exact wheels, with hashes; without ``deps`` only of these packages themselves. Raises `UsageError`
     (exit 4) if a source does not answer or lacks a wheel."""
@@ -114,7 +114,7 @@ def resolve_wheels(
 
 
 def build_sources(
-    tool: Tool, names: Sequence[str], requirements: Sequence[str], target: Target, sources: Sources, cache: Path
+    tool: Tool, names: Sequence[str], requirements: Sequence[str], target: WheelTarget, sources: Sources, cache: Path
 ) -> list[Path]:
     """Builds wheels of the sources of these packages, in the versions that the requirements take: each is a program of
     its author, run by this machine's account. Raises `UsageError` (exit 4)."""
@@ -133,7 +133,7 @@ def build_sources(
 
 
 def _lock_packages(
-    tool: Tool, requirements: Sequence[str], options: Sequence[str], target: Target, sources: Sources
+    tool: Tool, requirements: Sequence[str], options: Sequence[str], target: WheelTarget, sources: Sources
 ) -> str:
     """Returns uv's pylock.toml. Raises `UsageError` (exit 4)."""
     options = ["--format", "pylock.toml", "--generate-hashes", *options]
@@ -165,7 +165,9 @@ def _write_hash_pages(sources: Sources, folder: Path) -> Sources:
     return replace(sources, find_links=tuple(links))
 
 
-def find_newest_versions(tool: Tool, requirements: Sequence[str], target: Target, sources: Sources) -> dict[str, str]:
+def find_newest_versions(
+    tool: Tool, requirements: Sequence[str], target: WheelTarget, sources: Sources
+) -> dict[str, str]:
     """Returns the newest version of each package that the sources have as a wheel for these hosts; none where one of
     them has no wheel."""
     lines = _run_pip_compile(tool, requirements, ["--no-deps"], target, sources)[1].splitlines()
@@ -173,7 +175,7 @@ def find_newest_versions(tool: Tool, requirements: Sequence[str], target: Target
 
 
 def _run_pip_compile(
-    tool: Tool, requirements: Sequence[str], options: Sequence[str], target: Target, sources: Sources
+    tool: Tool, requirements: Sequence[str], options: Sequence[str], target: WheelTarget, sources: Sources
 ) -> tuple[int | None, str, str]:
     """`uv pip compile`; the result of `_run_uv`."""
     env, limits = sources.build_environment(), sources.limits

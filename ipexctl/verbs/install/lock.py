@@ -76,8 +76,8 @@ class LockRequest(Record):
         return replace(sources, named=(*sources.named, *words))
 
     @property
-    def target(self) -> packages.Target:
-        return packages.Target(self.stack.python, self.stack.glibc, self.stack.arch)
+    def target(self) -> packages.WheelTarget:
+        return packages.WheelTarget(self.stack.python, self.stack.glibc, self.stack.arch)
 
     @property
     def release_sources(self) -> Sources:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from ipexctl.act.context import Context
-from ipexctl.act.packages.resolve import Target, find_uv, parse_pylock, resolve_wheels
+from ipexctl.act.packages.resolve import WheelTarget, find_uv, parse_pylock, resolve_wheels
 from ipexctl.act.packages.sources import Limits, Sources, find_pip_files, read_pip_settings, redact_url
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.errors import Exit, UsageError
@@ -58,8 +58,8 @@ def test_pip_can_be_configured_to_read_no_file() -> None:
 
 @pytest.mark.parametrize(("glibc", "name"), read_table("sources/wheels_are_chosen_for_the_oldest_glibc"))
 def test_wheels_are_chosen_for_the_oldest_glibc(glibc: str, name: str) -> None:
-    assert Target("3.11", glibc).platform == f"x86_64-manylinux_{name}"
-    assert Target("3.11", glibc, "aarch64").platform == f"aarch64-manylinux_{name}"
+    assert WheelTarget("3.11", glibc).platform == f"x86_64-manylinux_{name}"
+    assert WheelTarget("3.11", glibc, "aarch64").platform == f"aarch64-manylinux_{name}"
 
 
 def test_uv_is_configured_through_its_environment_never_by_arguments() -> None:
@@ -215,7 +215,7 @@ def test_a_name_comes_from_the_first_index_that_has_it_whatever_another_offers(t
         sources = replace(
             pip, extra=(cpu.url, *pip.extra), environ={key: environ[key] for key in environ if environ[key]}
         )
-        resolved = resolve_wheels(find_uv(), ["inhouse", "torch==2.8.0"], Target("3.11", "2.28"), sources)
+        resolved = resolve_wheels(find_uv(), ["inhouse", "torch==2.8.0"], WheelTarget("3.11", "2.28"), sources)
     versions = {wheel.name: wheel.version for wheel in resolved}
     if strategy:
         assert versions["inhouse"] == "99.0"
@@ -333,8 +333,8 @@ def test_a_package_of_which_only_the_source_fits_is_named_and_that_nothing_is_bu
         archive.addfile(info, io.BytesIO(text))
     sources = Sources(find_links=(tmp_path.as_uri(),), no_index=True, environ={"UV_CACHE_DIR": str(tmp_path / "uv")})
     with pytest.raises(UsageError) as refused:
-        resolve_wheels(find_uv(), ["inhouse"], Target("3.11", "2.28"), sources)
+        resolve_wheels(find_uv(), ["inhouse"], WheelTarget("3.11", "2.28"), sources)
     assert refused.value.sentence == "inhouse has no fitting wheel, only its source, and nothing is built"
     assert refused.value.hint == "ipexctl install --build inhouse"
     with pytest.raises(UsageError, match="cannot be resolved"):
-        resolve_wheels(find_uv(), ["nowhere"], Target("3.11", "2.28"), sources)
+        resolve_wheels(find_uv(), ["nowhere"], WheelTarget("3.11", "2.28"), sources)
