@@ -14,7 +14,8 @@ _HEADER = struct.Struct("!cQI")  # kind, offset in its file, length; then the by
 # Kinds of watch frames. The outputs' kinds are also the names of their streams. CAUGHT_UP: all that the files held when
 # the watcher began was sent.
 JOURNAL, OUT, ERR, SAMPLES, ALIVE, CAUGHT_UP, END = "j", "o", "e", "s", "t", "c", "z"
-# The data of END: the final record is there, the keeper died without one, only what was there now was asked for.
+# The data of END: the final record is there, the keeper died without one (behind a space: what of), only what was there
+# now was asked for.
 ENDED, GONE, NOW = b"end", b"gone", b"now"
 # Words of a watcher's command line, behind the offsets: only what the files hold now; no samples.
 ONCE, NO_SAMPLES = "once", "no-samples"

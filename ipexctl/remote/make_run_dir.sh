@@ -18,15 +18,15 @@ for each in "$up" "$agents"; do
   find_fault "$each"
   refuse_fault
 done
+# Room for the agent twice, the reserve for last words, and what the store of the output leaves to others.
+free=$(df -Pk "$up" 2>/dev/null | awk 'END { print $4 }')
+case $free in ''|*[!0-9]*) free=4096 ;; esac
+[ "$free" -ge 4096 ] || fail "no space left: a run needs 4.0 MiB in $up, $free KiB free"
 said=$(mkdir -m 700 "$dir" 2>&1) || fail "cannot create $dir: ${said##*: }"
 trap 'cd / && rm -rf -- "$dir"' 0
 trap 'exit 3' 1 2 13 15
 mkdir -m 700 "$dir/$part" && cd "$dir/$part" || fail "cannot create $dir/$part"
-said=$(tar -xpof - 2>&1) || {
-  free=$(df -Pk . | awk 'END { print $4 }')
-  [ "${free:-65}" -gt 64 ] || said='No space left on device'
-  fail "cannot unpack in $dir: $(printf '%s\n' "$said" | head -n 1)"
-}
+said=$(tar -xpof - 2>&1) || fail "cannot unpack in $dir: $(printf '%s\n' "$said" | head -n 1)"
 [ -f whole ] || fail "the transfer was cut"
 kept=$agents/$id new=$agents/$id-${dir##*/} # hosts with one home directory may have the same process ids, too
 copy_kept() { # what is hashed is the copy: nobody else has it

@@ -179,6 +179,20 @@ def full_home(mpi: Cluster) -> Iterator[str]:
 
 
 @pytest.mark.fault("F11")
+def test_f11_a_disk_has_no_room_for_a_run(controller: Workspace, mpi: Cluster) -> None:
+    runs = "/root/.local/state/ipexctl/runs"
+    mpi.exec("node0", ["mkdir", "-p", "-m", "700", runs], check=True)
+    mpi.exec("node0", ["mount", "-t", "tmpfs", "-o", "size=900k,mode=700", "tmpfs", runs], check=True)
+    try:
+        result = controller("run", *ON, ACTOR, "say", timeout=90)
+    finally:
+        mpi.exec("node0", ["umount", runs], check=True)
+    assert result.code == 4, result
+    assert f"node0: no space left: a run needs 4.0 MiB in {runs}, 900 KiB free" in result.out + result.err, result
+    assert not find_orphans(mpi)
+
+
+@pytest.mark.fault("F11")
 def test_f11_a_disk_is_full_before_the_start(controller: Workspace, mpi: Cluster, full_home: str) -> None:
     result = controller("run", *ON, ACTOR, "say", timeout=90)
     assert result.code == 4, result

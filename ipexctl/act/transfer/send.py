@@ -275,6 +275,6 @@ def make_remote_error(link: Link, status: int, err: bytes) -> LinkError:
 
 
 def _make_step_error(link: Link, what: str, code: str) -> LinkError:
-    text = "another disk (--workdir), or room on this one; what ipexctl has filled there:"
+    text = "room there, or another disk for a project (--workdir); what ipexctl has filled there:"
     hint = advise("du", text=text) if code == "no-space" else None
     return LinkError(Failure(link.host.name, Kind.STEP, what, hint, code))

@@ -80,7 +80,8 @@ class Guard:
                 unsent = [self.keeper] if self.keeper.open and self.keeper.outbox else []
                 select.select(self.list_wakeup_sources(), unsent, [], self.compute_pause(self.last))
         except Exception as error:  # a fault of ours: else this host would only be lost
-            self.keeper.send(messages.AgentFailed("%s: %s" % (type(error).__name__, error)))
+            name = "" if isinstance(error, OSError) else type(error).__name__ + ": "
+            self.keeper.send(messages.AgentFailed(name + str(error)))
             self.keeper.flush()
             raise
 

@@ -24,7 +24,9 @@ def main(argv: "List[str]") -> int:
     port = listener.getsockname()[1]
     print(KINDS.write(messages.KeeperListening(port)).decode())
     if procs.daemonize():
-        files.run_then_record_crash(directory, Role.KEEPER, keeper.Keeper(directory, spec, listener, umask).serve)
+        files.run_then_record_crash(
+            directory, Role.KEEPER, lambda: keeper.Keeper(directory, spec, listener, umask).serve()
+        )
     listener.close()
     if not both:
         return 0

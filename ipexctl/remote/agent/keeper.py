@@ -43,8 +43,9 @@ def take_over(directory: str, spec: "RunSpec", listener: "socket.socket", umask:
     procs.close_files(listener.fileno())
     procs.rename_word(Role.GUARD.encode(), LEADING.encode())
     listener.listen(rpc.BACKLOG)
-    keeper = Keeper(directory, spec, listener, umask, takes_over=True)
-    files.run_then_record_crash(directory, Role.KEEPER, keeper.serve)
+    files.run_then_record_crash(
+        directory, Role.KEEPER, lambda: Keeper(directory, spec, listener, umask, takes_over=True).serve()
+    )
 
 
 def _read_clocks() -> "Moment":

@@ -17,7 +17,7 @@ from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind,
 from ipexctl.model.hosts import Link, LinkError
 from ipexctl.model.launch import Running
 from ipexctl.model.profile import Profile
-from ipexctl.model.text import format_size
+from ipexctl.model.text import format_size, printable
 from ipexctl.protocol import frames
 from ipexctl.protocol.journal import PACE
 from ipexctl.protocol.messages import Inspect, KillRun, RequestStacks, StopRun, Vote
@@ -315,7 +315,9 @@ class RunWatcher:
             yield e.Message("reconnected", host=head, code="reconnected")
         elif frame.kind == frames.END:
             yield from journal.end()
-            self.run_ended = journal.over or e.RunEnded(self.running.run, "lost", "the run's keeper on the head died")
+            why = printable(frame.data.partition(b" ")[2].decode("utf-8", "replace"), 400)
+            died = ": ".join([f"the run's keeper on {head} died", *filter(None, [why])])
+            self.run_ended = journal.over or e.RunEnded(self.running.run, "lost", died)
             self.died = journal.over is None
             if self.run_ended.reason != "lost" or not self.successors:
                 yield self.run_ended

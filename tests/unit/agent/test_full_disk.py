@@ -86,6 +86,27 @@ def test_a_used_up_quota_takes_the_reserve_as_a_full_disk_does(tmp_path: Path, m
     assert json.loads((tmp_path / "end.json").read_text()) == {"reason": "done"}
 
 
+FILLED = """
+import os, sys
+from ipexctl.remote.agent import files, head, watcher
+open("run/spec.json", "w").write(sys.argv[1])
+try:
+    while True:
+        open("ballast", "ab", 0).write(bytes(4096))
+except OSError:
+    pass
+"""
+
+
+@needs_mounts
+def test_of_a_keeper_without_space_the_watcher_says_what_it_died_of(tmp_path: Path) -> None:
+    spec = run_spec.encode_spec(SPEC).decode()
+    begin = f"run = '{tmp_path}/run'; head.main([run]); sys.stdout.flush(); watcher.watch([run, '0', '0', '0'])"
+    words = on_small_disk(tmp_path, sys.executable, "-c", FILLED + begin, spec)
+    done = subprocess.run(words, env=PLAIN, stdin=subprocess.PIPE, capture_output=True, timeout=30)
+    assert done.stdout.endswith(b"gone No space left on device: %s/run" % bytes(tmp_path)), done
+
+
 # A rank that takes all space, even what was kept, and tells of it and of the polite stop in a file elsewhere.
 GREEDY = """
 import os, signal, sys

@@ -1,6 +1,7 @@
 """A run's directory on a host is made whole or not at all, for nobody else to write; the agent travels once."""
 
 import os
+import shlex
 import stat
 import time
 from dataclasses import replace
@@ -133,6 +134,19 @@ def test_a_place_that_others_can_write_is_refused(link: CountingLink, tmp_path: 
 def test_a_transfer_that_was_cut_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(LinkError, match=r"cannot unpack|the transfer was cut"):
         create_run_dir(CountingLink(tmp_path, cut=2048), place(tmp_path), RUN)
+    assert list((tmp_path / RUNS).iterdir()) == []
+
+
+def test_without_room_for_a_run_nothing_is_made_and_the_bytes_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "bin"
+    path.mkdir()
+    write_program(path / "df", f"/bin/df -Pk {shlex.quote(str(tmp_path))} | awk 'NR == 2 {{ $4 = 900 }} 1'")
+    full = LocalLink(HERE, env={"HOME": str(tmp_path), "PATH": f"{path}:{os.environ['PATH']}"})
+    with pytest.raises(LinkError) as raised:
+        create_run_dir(full, place(tmp_path), RUN)
+    failure = raised.value.failure
+    assert failure.what == f"no space left: a run needs 4.0 MiB in {tmp_path}/{RUNS}, 900 KiB free"
+    assert (failure.code, failure.hint and str(failure.hint).endswith("ipexctl du")) == ("no-space", True)
     assert list((tmp_path / RUNS).iterdir()) == []
 
 
