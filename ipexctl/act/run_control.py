@@ -174,6 +174,8 @@ def read_run_description(link: Link, directory: str) -> messages.RunDescription:
     not that run, or none that can be."""
     problem = "the run cannot be read"
     done = link.run(build_agent_command(directory, Role.SHOW, directory))
+    if done.status == paths.GONE_STATUS:
+        raise LinkError(Failure(link.host.name, Kind.STEP, f"{problem}: its directory is gone", code=REMOVED))
     about = _parse_answer(link, done, problem, messages.RunDescription)
     ranks = sorted(rank for node in about.hosts.values() for rank in node.ranks)
     places = [node.directory for node in about.hosts.values()]
@@ -203,12 +205,14 @@ def _parse_answer(link: Link, done: Completed, problem: str, kind: type[T], *oth
 
 _FRAME_QUEUE_LIMIT = 16  # frames that wait for who reads them, of up to a megabyte each
 
-LOST, BACK, GAVE_UP, SILENT = "lost", "back", "gave-up", "silent"
+LOST, BACK, GAVE_UP, REMOVED, SILENT = "lost", "back", "gave-up", "removed", "silent"
+LAST = (frames.END, GAVE_UP, REMOVED)  # kinds behind which nothing comes
 
 
 class OutputFrame(Record):
     """A piece of the run's files, of one of the kinds of `protocol.frames`; or one of the follower's own about its link
-    (LOST and BACK; GAVE_UP ends it; SILENT: for how many seconds, 0: no longer) and about bytes that are gone
+    (LOST and BACK; GAVE_UP ends it, and REMOVED, where the run's directory is gone; SILENT: for how many seconds, 0: no
+    longer) and about bytes that are gone
     (`frames.get_missing_kind`: how many)."""
 
     kind: str
@@ -267,7 +271,7 @@ class RunFollower:
                     lost, pause = False, 0.5
                     if frame.kind != frames.ALIVE:
                         self._frames.put(frame)
-                    if frame.kind == frames.END or self._over.is_set():
+                    if frame.kind in LAST or self._over.is_set():
                         return
                 why = "the connection ended"
             except LinkError as error:
@@ -307,6 +311,8 @@ class RunFollower:
                             yield OutputFrame(frames.get_missing_kind(frame.kind), b"%d" % missing)
                         self._offsets[frame.kind] = frame.offset + len(frame.data)
                     yield OutputFrame(frame.kind, frame.data)
+            if not self._over.is_set() and channel.status() == paths.GONE_STATUS:
+                yield OutputFrame(REMOVED)
 
     def _read_channel(self, channel: Channel) -> Iterator[bytes]:
         """Yields what the watcher on the head says, until `close`. Raises `LinkError` when it says nothing for too

@@ -80,4 +80,5 @@ class Role:
     REAP = "reap"
 
 
+GONE_STATUS = 5  # of an agent: the run's directory has been removed; also in remote/run_agent.sh
 BOTH = "both"  # behind the directory of a keeper: the same program starts the guard of its host

@@ -1,4 +1,6 @@
-# Executes the agent of a run, $0, with these words. POSIX sh; ownership.sh stands before it.
+# Executes the agent of a run, $0, with these words; ends 5 where the run's directory is gone. POSIX sh; ownership.sh stands
+# before it.
+[ -d "${0%/*}" ] || exit 5
 find_fault "${0%/*/*}" "${0%/*}" "$0" "$0.pyz"
 refuse_fault
 exec "$0" "$@"

@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from typing import List
 
-from ipexctl.protocol.paths import Role
+from ipexctl.protocol.paths import GONE_STATUS, Role
 
 PROGRAMS = {
     Role.RANK: ("wrapper", "main"), Role.GUARD: ("guard_start", "main"), Role.KEEPER: ("head", "main"),
@@ -24,7 +24,12 @@ def main(argv: "List[str]") -> int:
     program = import_module("ipexctl.remote.agent." + module)
     gc.freeze()
     gc.enable()
-    status: int = getattr(program, function)(argv[2:])
+    try:
+        status: int = getattr(program, function)(argv[2:])
+    except FileNotFoundError:
+        if os.path.isdir(argv[2]):
+            raise
+        return GONE_STATUS
     return status
 
 

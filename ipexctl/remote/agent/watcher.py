@@ -145,7 +145,8 @@ def check_if_run_over(directory: str) -> bytes:
 
 
 def describe_death(directory: str) -> bytes:
-    """Why a keeper died that left no final record: its exception, or a full disk; b"" where nothing tells."""
+    """Why a keeper died that left no final record: its exception, or a full disk; b"" where nothing tells. Raises
+    `FileNotFoundError` where the directory has been removed."""
     crash = procs.read_file(_get_crash_path(directory)).strip()
     if not crash:  # there was no space for it either
         space = os.statvfs(directory)

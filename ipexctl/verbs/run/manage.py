@@ -26,7 +26,7 @@ from ipexctl.verbs.run import run_discovery
 from ipexctl.verbs.run.profile import fetch_profile, merge_profile
 from ipexctl.verbs.run.replay import find_saved_run, read_preparation
 from ipexctl.verbs.run.saved_logs import compare_stacks, make_no_rank_error
-from ipexctl.verbs.run.watch import RunWatcher
+from ipexctl.verbs.run.watch import RunRemovedError, RunWatcher
 
 
 def ps(inventory: Inventory, context: Context) -> e.Workflow[None]:
@@ -103,15 +103,18 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
         else:  # sent again while the run is followed
             watcher.pending_order = order
     unwatched: e.Message | None = None
-    for event in watcher.follow():
-        if isinstance(event, e.HostFailed) and event.failure.kind is Kind.LOST:  # the proof says what that means now
-            lost = e.Message(event.failure.what, "warning", event.failure.host, event.failure.code)
-            if event.failure.code == "watch":
-                unwatched = lost
-            else:
-                yield lost
-        elif isinstance(event, e.Message | e.HostFailed):
-            yield event
+    try:
+        for event in watcher.follow():
+            if isinstance(event, e.HostFailed) and event.failure.kind is Kind.LOST:  # the proof says what that means
+                lost = e.Message(event.failure.what, "warning", event.failure.host, event.failure.code)
+                if event.failure.code == "watch":
+                    unwatched = lost
+                else:
+                    yield lost
+            elif isinstance(event, e.Message | e.HostFailed):
+                yield event
+    except RunRemovedError as removed:
+        yield e.Message(removed.sentence, code="ended-before")
     ended = watcher.run_ended
     if discovered.is_over:
         at = f" at {format_time(ended.at, '%Y-%m-%d %H:%M:%S')}" if ended and ended.at else ""
@@ -307,6 +310,8 @@ def find_watcher(
     try:
         return discovered, run_discovery.make_watcher(discovered, inventory, context)
     except LinkError as error:
+        if error.failure.code == run_control.REMOVED:
+            raise RunRemovedError(discovered.row.run, context.state / "runs") from None
         yield e.HostFailed(Failure(discovered.head, Kind.UNREACHABLE, error.failure.what))
         yield e.Ended(verb, Exit.OK)
         return discovered, None

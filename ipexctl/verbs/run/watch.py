@@ -3,17 +3,18 @@
 import signal
 import time
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context, Emit, run_on_hosts
-from ipexctl.act.run_control import BACK, GAVE_UP, LOST, SILENT, OutputFrame, RunFollower
+from ipexctl.act.run_control import BACK, GAVE_UP, LAST, LOST, REMOVED, SILENT, OutputFrame, RunFollower
 from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
 from ipexctl.decide.run.journal_events import JournalReader, make_run_started
 from ipexctl.model import events as e
 from ipexctl.model.answers.run import RunAnswer
-from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError, advise
+from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError, UsageError, advise
 from ipexctl.model.hosts import Link, LinkError
 from ipexctl.model.launch import Running
 from ipexctl.model.profile import Profile
@@ -22,7 +23,9 @@ from ipexctl.protocol import frames
 from ipexctl.protocol.journal import PACE
 from ipexctl.protocol.messages import Inspect, KillRun, RequestStacks, StopRun, Vote
 from ipexctl.protocol.timings import Timings
+from ipexctl.store.record import read_report
 from ipexctl.verbs.common.nested import run_nested
+from ipexctl.verbs.run.replay import find_saved_run
 
 _SWEEP_TRIES = 3  # tries to look for what is left on a host of a run that ended well
 _RESAMPLE_INTERVAL = 60.0  # seconds until the ranks of a slow run are asked again where they stand; then twice as many
@@ -50,6 +53,19 @@ def wrap_internal_errors(run: str) -> Iterator[None]:
 
 class _HeadLostError(Exception):
     """The head has not answered for long; its text says why."""
+
+
+class RunRemovedError(UsageError, _HeadLostError):
+    """The files of a run are gone from the head: another command has watched it to its end."""
+
+    def __init__(self, run: str, runs: Path) -> None:
+        what = f"run {run} is over: another command watched it to its end and removed its files from the hosts"
+        hint = advise("runs", text="runs that were watched from this machine are saved here:")
+        with suppress(UsageError):
+            report = read_report(find_saved_run(runs, run))
+            if report and report.run and report.run.reason:
+                hint = advise("replay", run, text="it is saved here:")
+        super().__init__(what, hint=hint, exit=Exit.STEP, code="no-run")
 
 
 def _count_patience(timings: Timings) -> float:
@@ -124,27 +140,29 @@ class RunWatcher:
         """Follows the run to its end, from host to host where others take the head's place; True when it goes on
         without us (detached, terminal closed, connection lost)."""
         with wrap_internal_errors(self.running.run), self.context.interrupts.defer_signals():
-            followed = True
+            followed, lost = True, None
             while followed:
-                gave_up = ""
+                lost = None
                 try:
                     detached = yield from self._follow_head()
-                except _HeadLostError as lost:
-                    detached, gave_up = True, str(lost)
+                except _HeadLostError as error:
+                    detached, lost = True, error
                 ended = self.run_ended
-                if detached and not gave_up:
+                if detached and not lost:
                     return True
                 if ended is not None and (ended.reason != "lost" or not self.successors):
                     return False
-                if gave_up or ended:
+                if lost or ended:
                     followed = yield from self._follow_successor(_count_patience(self.timings) if self.died else 0.0)
             if self._is_leaving:
                 return True
             if ended is not None:
                 yield ended
                 return False
+            if isinstance(lost, UsageError):
+                raise lost
             run = self.running.run
-            what = f"connection lost: {gave_up}; run {run} may still be running"
+            what = f"connection lost: {lost}; run {run} may still be running"
             yield e.HostFailed(Failure(self.head.host.name, Kind.LOST, what, advise("attach", run), "watch"))
             return True
 
@@ -236,7 +254,7 @@ class RunWatcher:
         begun = begun or RunFollower(self.context, self.head, once=once, samples=samples, timings=self.timings)
         with closing(begun) as follower:
             frame = None
-            while frame is None or frame.kind not in {frames.END, GAVE_UP}:
+            while frame is None or frame.kind not in LAST:
                 frame = follower.read_frame(0.2)
                 yield frame
 
@@ -313,8 +331,10 @@ class RunWatcher:
             self.disconnected, self.retry_at = False, 0.0
             yield e.HostSilent(self.running.head, 0.0)
             yield e.Message("reconnected", host=head, code="reconnected")
-        elif frame.kind == frames.END:
+        elif frame.kind in (frames.END, REMOVED):
             yield from journal.end()
+            if frame.kind == REMOVED and journal.over is None:
+                raise RunRemovedError(self.running.run, self.context.state / "runs")
             why = printable(frame.data.partition(b" ")[2].decode("utf-8", "replace"), 400)
             died = ": ".join([f"the run's keeper on {head} died", *filter(None, [why])])
             self.run_ended = journal.over or e.RunEnded(self.running.run, "lost", died)

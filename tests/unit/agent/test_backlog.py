@@ -8,7 +8,7 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.act.interrupts import Interrupts
-from ipexctl.act.run_control import OutputFrame
+from ipexctl.act.run_control import REMOVED, OutputFrame
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.model.errors import Exit, Interrupted
@@ -16,7 +16,7 @@ from ipexctl.model.events import Event, Message
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Running
 from ipexctl.protocol import frames, journal
-from ipexctl.verbs.run.watch import RunWatcher
+from ipexctl.verbs.run.watch import RunRemovedError, RunWatcher
 
 OVER = OutputFrame(frames.JOURNAL, journal.encode_record(journal.RunEnd("r1", "done")))
 REST = [OutputFrame(frames.OUT, b"a line\n")] * 3
@@ -78,6 +78,16 @@ def test_a_storm_of_ctrl_c_is_one(tmp_path: Path) -> None:
     storm = [each for frame in REST for each in (frame, "again")]
     watcher, events, detached = watch(tmp_path, OVER, None, *storm, OutputFrame(frames.END))
     assert (detached, watcher.refusals, codes(events)) == (False, 1, ["backlog", "left"])
+
+
+def test_a_run_whose_files_another_command_removed_is_over(tmp_path: Path) -> None:
+    """With its end, where that was read before."""
+    removed = OutputFrame(REMOVED)
+    with pytest.raises(RunRemovedError, match="run r1 is over: another command watched it to its end"):
+        watch(tmp_path, *REST, removed)
+    watcher, _, detached = watch(tmp_path, OVER, removed)
+    assert watcher.run_ended is not None
+    assert (watcher.run_ended.reason, detached) == ("done", False)
 
 
 def test_signals_count_for_nothing_while_what_they_ask_for_is_done() -> None:

@@ -110,6 +110,17 @@ def test_where_every_watcher_hangs_it_is_given_up(kept: Kept, context: Context) 
         watch.close()
 
 
+def test_where_the_directory_is_gone_the_run_is_over_at_once(kept: Kept, context: Context, tmp_path: Path) -> None:
+    site = at(kept)
+    kept.directory.rename(tmp_path / "away")
+    watch = RunFollower(context, site, timings=Timings(give_up=30.0))
+    try:
+        assert watch.read_frame(20.0) == run_control.OutputFrame("removed")
+    finally:
+        watch.close()
+        (tmp_path / "away").rename(kept.directory)
+
+
 def test_letting_go_does_not_wait_for_a_watcher_that_hangs(kept: Kept, context: Context) -> None:
     mark = kept.directory / "hangs"
     watch = RunFollower(context, at(kept, f"echo $$ >{mark}.new; mv {mark}.new {mark}; exec sleep 1000"))
