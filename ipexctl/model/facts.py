@@ -10,6 +10,22 @@ from ipexctl.model.json_values import UNWRITTEN, JsonForm, Record, field
 from ipexctl.model.stack import InstallMarker
 from ipexctl.model.text import format_cpus
 
+# How the names of types begin of file systems that other hosts may see, too.
+NETWORK_FILE_SYSTEMS = (
+    "nfs",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "smb",
+    "fuse",
+    "9p",
+    "virtiofs",
+    "afs",
+    "ocfs2",
+    "gfs2",
+)
 OLDEST_PYTHON = "3.6"  # on hosts: what `remote` and `protocol` are written for; a test runs them with it
 
 

@@ -134,7 +134,7 @@ class ImpiProcessGroup(ProcessGroup):
     # --- slow operations -------------------------------------------------------------------------------------------
 
     def gone(self, work: Work) -> str:
-        """Publish that this rank waits at `work`; say who has left the script and so will never come, if anybody, or
+        """Publish that this rank waits at `work`; say who has left the group and so will never come, if anybody, or
         which other collective was called."""
         members = range(self._size) if work.peer is None else self._peers(work)
         try:
@@ -145,9 +145,9 @@ class ImpiProcessGroup(ProcessGroup):
                     if why:
                         return f"{self.called([member])} ended with {why}"
                     if work.peer is None and int(seq) < work.seq:
-                        return f"{self.called([member])} ended its script without it"
+                        return f"{self.called([member])} left the group without it"
                     if work.peer is not None and time.monotonic() - work.begun > 5 * LINGER:
-                        return f"{self.called([member])} ended its script"
+                        return f"{self.called([member])} left the group"
             return self._compare_waits()
         except DistNetworkError:
             if any(self.ranks[member] == 0 for member in members):

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ipexctl.decide.checks.network import means_itself
 from ipexctl.decide.diagnosis.stack_traces import find_path_in_library
+from ipexctl.model.facts import NETWORK_FILE_SYSTEMS
 from ipexctl.model.reports import SeparateWorlds
 from ipexctl.model.text import format_ranks, group_pairs, join_names, pluralize, printable
 from ipexctl.protocol import hooks, journal
@@ -60,26 +61,33 @@ def describe_worlds(record: journal.SeparateWorlds) -> SeparateWorlds | None:
     return SeparateWorlds(CODE, counts, text, tuple(dict.fromkeys(causes)))
 
 
-def find_hopeless_rendezvous(record: RankRendezvous, hosts: Sequence[str]) -> str:
-    """What to say at once of a rank that looks for ranks of other hosts at its own; "" where they may be there."""
-    here = hosts.count(record.host)
-    if not means_itself(record.address) or here == len(hosts):
-        return ""
-    if record.inner:
-        return (
-            f"{_describe_change([record])}: that is each host itself, whose processes then work with each other alone"
-        )
-    if record.size <= here:
-        return ""
-    missing = f"{record.size - here} of {pluralize(record.size, 'rank')}"
-    return f"{_describe_change([record])}: that is each host itself, where {missing} cannot be met"
+def find_hopeless_rendezvous(records: Sequence[RankRendezvous], hosts: Sequence[str]) -> str:
+    """What to say at once of ranks with the same rendezvous, where the ranks of other hosts cannot come; "" where they
+    may be there."""
+    record = next((each for each in records if each.fault), records[0])
+    here, why = hosts.count(record.host), ""
+    missing = max(record.size - here, 0)
+    rest = f", where {missing} of {pluralize(record.size, 'rank')} cannot be met"
+    if record.address.startswith("file:"):
+        if missing and not record.inner and record.fault and not record.fault.startswith(NETWORK_FILE_SYSTEMS):
+            why = f"that is another file on each host ({printable(record.fault, 30)}){rest}"
+    elif record.fault:
+        why = f"{record.host} has no address for this name ({printable(record.fault, 100)})"
+    elif means_itself(record.address) and here < len(hosts):
+        if record.inner:
+            why = "that is each host itself, whose processes then work with each other alone"
+        elif missing:
+            why = f"that is each host itself{rest}"
+    return f"{_describe_change(records)}: {why}; leave MASTER_ADDR to ipexctl, and init_method out" if why else ""
 
 
-def describe_rendezvous(records: Mapping[int, RankRendezvous], waiting: Collection[int]) -> list[str]:
+def describe_rendezvous(
+    records: Mapping[int, RankRendezvous], waiting: Collection[int], hosts: Sequence[str]
+) -> list[str]:
     """Returns lines about those of the ``waiting`` ranks that look for the others elsewhere than was planned."""
     changes = [record for rank, record in sorted(records.items()) if rank in waiting]
     groups = group_pairs(((record.line, record.address), record) for record in changes)
-    return [_describe_change(group) for group in groups.values()]
+    return [find_hopeless_rendezvous(group, hosts) or _describe_change(group) for group in groups.values()]
 
 
 def _describe_change(records: Sequence[RankRendezvous]) -> str:

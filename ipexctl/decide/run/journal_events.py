@@ -295,7 +295,7 @@ class JournalReader:
         lines = [] if early else [*filter(None, [self._describe_missing(stalled)])]
         lines += stack_traces.format_comparison(groups, len(stalled))
         lines += describe_collectives(self._stacks)
-        lines += describe_rendezvous(self._rendezvous, stalled - self._connected)
+        lines += describe_rendezvous(self._rendezvous, stalled - self._connected, self._running.hosts)
         if self._alarmed or not self._requested:
             odd = self._find_missing(stalled) or stack_traces.find_odd_ranks(groups)
             yield e.StallCompared(odd, "\n".join(lines), places)
@@ -311,8 +311,8 @@ class JournalReader:
 
     def _note_rendezvous(self, record: rank_records.RankRendezvous) -> Events:
         yield e.RendezvousChanged(*record)
-        text = find_hopeless_rendezvous(record, self._running.hosts)
-        if text and not self._rendezvous:  # one is as good as all
+        text = find_hopeless_rendezvous([record], self._running.hosts)
+        if text and not self._find_hopeless(self._rendezvous):  # one is as good as all
             yield e.Message(text, "warning", code="master-addr")
         self._rendezvous[record.rank] = record
 
@@ -336,7 +336,7 @@ class JournalReader:
         records = [
             record for rank, record in self._rendezvous.items() if rank in stalled and rank not in self._connected
         ]
-        return any(find_hopeless_rendezvous(record, self._running.hosts) for record in records)
+        return any(find_hopeless_rendezvous([record], self._running.hosts) for record in records)
 
     def _describe_missing(self, stalled: Collection[int]) -> str:
         missing, joined = self._find_missing(stalled), self._connected

@@ -92,10 +92,13 @@ class Worlds:
     def note_rendezvous(self, args: "Any", kwargs: "Any") -> None:
         """`init_process_group` is about to be called: where will it look for the others?"""
         method = kwargs.get("init_method") or (args[1] if len(args) > 1 else None) or "env://"
-        if kwargs.get("store") is not None or not method.startswith(("env:", "tcp:")):
+        if kwargs.get("store") is not None or not method.startswith(("env:", "tcp:", "file:")):
             return
-        url = re.match(r"tcp://\[?(?P<MASTER_ADDR>[^\]/?]+)\]?:(?P<MASTER_PORT>\d+)", method)
-        place = url.groupdict() if url else {name: os.environ.get(name, "") for name in self.planned}
+        url = re.match(r"(?:tcp://\[?(?P<MASTER_ADDR>[^\]/?]+)\]?:(?P<MASTER_PORT>\d+)|file://(?P<file>[^?]+))", method)
+        place = url.groupdict("") if url else {name: os.environ.get(name, "") for name in self.planned}
+        file = place.pop("file", "")
+        if file:
+            place["MASTER_ADDR"] = "file://" + file
         changed = [name for name in self.planned if place[name] != self.planned[name]]
         if changed:
             size = int(kwargs.get("world_size", -1))
@@ -107,7 +110,18 @@ class Worlds:
                 "planned": self.planned["MASTER_ADDR"],
             }
             inner = __import__("multiprocessing").parent_process() is not None
-            self.write("meeting", names.MEETING, size=size, line=line, inner=inner, **place)
+
+            @quietly
+            def write(fault: str = "") -> None:
+                self.write("meeting", names.MEETING, size=size, line=line, inner=inner, fault=fault, **place)
+
+            name = place["address"]
+            if file:
+                write(find_file_system(file))
+            elif name == "localhost" or ":" in name or not name.strip("0123456789."):
+                write()
+            else:  # which a server of names may take seconds for
+                __import__("threading").Thread(target=lambda: write(find_name_fault(name)), daemon=True).start()
 
     @quietly
     def note_group(self, exchanged: bool = False) -> None:
@@ -347,6 +361,27 @@ def list_frames() -> "Any":
 def is_own(file: str) -> bool:
     """Returns whether a file is of the script, rather than of a library."""
     return file.endswith(".py") and not any(part in file for part in LIBRARIES)
+
+
+def find_file_system(path: str) -> str:
+    """Returns the type of the file system that a file is on, or will be: ext4, nfs4 …"""
+    directory = os.path.realpath(os.path.dirname(os.path.abspath(path)))
+    with open("/proc/self/mounts") as mounts:
+        types = {words[1]: words[2] for words in map(str.split, mounts)}
+    while directory not in types:
+        directory = os.path.dirname(directory)
+    return types[directory]
+
+
+def find_name_fault(name: str) -> str:
+    """Returns why this host has no address for a name; "" where it has one."""
+    import socket
+
+    try:
+        socket.getaddrinfo(name, None)
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "strerror", error))
+    return ""
 
 
 def find_call() -> str:

@@ -11,7 +11,7 @@ from ipexctl.act.sessions import Session
 from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, find_slow_links, pick_target, plan_connections
 from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.model.events import Workflow
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import NETWORK_FILE_SYSTEMS, Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import printable
 from ipexctl.protocol.session import Attempts, ConnectionAttempt, MarkedDirectories, Ports, SeenMarkerFiles
@@ -20,7 +20,6 @@ from ipexctl.verbs.doctor.host_sessions import HostSessions, find_pythons
 _ATTEMPT_TIMEOUT = 3.0  # seconds until an attempt counts as not answered
 _REMEASURED_LINKS = 16  # slow links that are measured once more: of more, it is the network and no accident
 _SILENCE_TIMEOUT = 20.0  # seconds until a host that leads no attempt to its end counts as lost
-_NETWORK_FILE_SYSTEMS = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "fuse", "9p", "virtiofs")
 _MarkerFiles = Mapping[str, tuple[str, ...]]  # directory → hosts whose marker files are seen there
 
 
@@ -96,7 +95,7 @@ def _name_marker_file(token: str, host: str) -> str:
 def _list_shareable_directories(fact: Facts) -> list[str]:
     """Returns the user's home directory, if it is on a file system that other hosts may see, too."""
     mounts = tuple(
-        disk.mount for disk in fact.disks if disk.filesystem.startswith(_NETWORK_FILE_SYSTEMS) and disk.writable
+        disk.mount for disk in fact.disks if disk.filesystem.startswith(NETWORK_FILE_SYSTEMS) and disk.writable
     )
     return [fact.home] if fact.home and fact.home.startswith(mounts) else []
 

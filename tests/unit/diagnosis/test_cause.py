@@ -81,7 +81,7 @@ def test_a_rank_that_ended_well_while_others_waited_for_it_is_named(at: float) -
     cause = find_cause(ERRORS, [failed(0, 5.0, PEER), ended(1, at)], "")
     assert cause.diagnosis is not None
     assert cause.diagnosis.code == "ended-early"
-    assert cause.diagnosis.title.startswith("rank 1 on n1 had ended well while others still waited")
+    assert cause.diagnosis.title.startswith("rank 1 on n1 had finished with the group while others still waited")
     assert "drop_last" in cause.diagnosis.fix
     assert cause.diagnosis.evidence == PEER
 
@@ -91,8 +91,8 @@ def test_ranks_that_ended_well_are_not_named_where_another_rank_is_the_cause() -
     assert judge(failed(0, 5.0, PEER), ended(1, 60.0)) == ([0], "peer")
 
 
-def test_impi_names_the_rank_that_ended_well_by_itself() -> None:
+def test_impi_names_the_rank_that_left_the_group_by_itself() -> None:
     impi = "impi_torch._launch.ImpiError: impi: allreduce #31: rank 1 ended its script without it"
     cause = find_cause(ERRORS, [failed(0, 5.0, impi)], "")
     assert cause.diagnosis is not None
-    assert cause.diagnosis.title.startswith("rank 1 had ended well while others still waited")
+    assert cause.diagnosis.title.startswith("rank 1 had finished with the group while others still waited")

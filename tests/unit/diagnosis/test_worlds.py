@@ -131,6 +131,10 @@ def test_one_rank_and_instances_are_left_alone(tmp_path: Path) -> None:
          ("127.0.0.1", "99", 2, 3)),
         ("import torch\ntorch.distributed.init_process_group(init_method='tcp://[::1]:99', world_size=2, rank=0)",
          ("::1", "99", 2, 2)),
+        ("import torch\ntorch.distributed.init_process_group(init_method='file:///proc/x', world_size=2, rank=0)",
+         ("file:///proc/x", "", 2, 2)),
+        ("import torch, time\ntorch.distributed.init_process_group(init_method='tcp://a..b:9', world_size=2, rank=0)\n"
+         "time.sleep(1)", ("a..b", "9", 2, 2)),
     ],
 )  # fmt: skip
 def test_a_script_that_meets_elsewhere_is_named_with_its_line(
@@ -138,9 +142,12 @@ def test_a_script_that_meets_elsewhere_is_named_with_its_line(
 ) -> None:
     address, port, size, line = reported
     [record] = [each for each in run(tmp_path / "a", script) if isinstance(each, RankRendezvous)]
+    assert bool(record.fault) == address.startswith(("file", "a.."))
+    record = record._replace(fault="")
     assert record == RankRendezvous(1, "", "10.0.0.1", address, port, size, f"{tmp_path}/a/train.py:{line}")
     # Processes of --per-host need not meet: nothing else is said of them.
     [record] = run(tmp_path, script, IPEXCTL_MEETING="10.0.0.1 29500 0")
+    record = record._replace(fault="")
     assert record == RankRendezvous(1, "", "10.0.0.1", address, port, size, f"{tmp_path}/train.py:{line}")
 
 
@@ -182,23 +189,46 @@ def meets(
 
 
 def test_an_address_at_which_no_other_host_can_be_met_is_reported_at_once() -> None:
-    itself = "that is each host itself, where 1 of 2 ranks cannot be met"
-    text = f"ar.py:4 sets the rendezvous address to localhost (rank 1): {itself}"
-    assert find_hopeless_rendezvous(meets(1), ("node0", "node1")) == text
-    assert not find_hopeless_rendezvous(meets(1), ("node1", "node1")), "both are here"
+    itself, fix = "that is each host itself, where 1 of 2 ranks cannot be met", "leave MASTER_ADDR to ipexctl"
+    text = f"ar.py:4 sets the rendezvous address to localhost (rank 1): {itself}; {fix}, and init_method out"
+    assert find_hopeless_rendezvous([meets(1)], ("node0", "node1")) == text
+    assert not find_hopeless_rendezvous([meets(1)], ("node1", "node1")), "both are here"
     inner = meets(1)._replace(inner=True)
     alone = "that is each host itself, whose processes then work with each other alone"
-    assert find_hopeless_rendezvous(inner, ("node0", "node1")).endswith(alone)
-    assert not find_hopeless_rendezvous(inner, ("node1",))
-    assert not find_hopeless_rendezvous(meets(1, "node7"), ("node0", "node1")), "who knows who that is"
-    assert not find_hopeless_rendezvous(meets(1, size=0), ("node0", "node1")), "who knows how many"
+    assert alone in find_hopeless_rendezvous([inner], ("node0", "node1"))
+    assert not find_hopeless_rendezvous([inner], ("node1",))
+    assert not find_hopeless_rendezvous([meets(1, "node7")], ("node0", "node1")), "who knows who that is"
+    assert not find_hopeless_rendezvous([meets(1, size=0)], ("node0", "node1")), "who knows how many"
+
+
+@pytest.mark.parametrize(
+    ("address", "fault", "hosts", "why"),
+    [
+        ("file:///tmp/x", "ext4", ("node0", "node1"), "that is another file on each host (ext4), where 1 of 2 ranks"),
+        ("file:///tmp/x", "nfs4", ("node0", "node1"), ""),
+        ("file:///tmp/x", "", ("node0", "node1"), ""),
+        ("file:///tmp/x", "ext4", ("node1", "node1"), ""),
+        ("nohost", "Name or service not known", ("node0", "node1"), "node1 has no address for this name (Name or"),
+    ],
+)
+def test_a_file_or_a_name_that_leads_no_rank_to_the_others(
+    address: str, fault: str, hosts: tuple[str, ...], why: str
+) -> None:
+    """A file that hosts may share, or of which nothing is known, may be met at."""
+    known = [
+        meets(0, address)._replace(fault="" if "Name" in fault else fault),
+        meets(1, address)._replace(fault=fault),
+    ]
+    text = find_hopeless_rendezvous(known[1:] if len(set(hosts)) == 1 else known, hosts)
+    assert bool(text) == bool(why)
+    assert why in text
 
 
 def test_a_stalled_rendezvous_names_the_line_once_for_all_ranks_of_it() -> None:
-    places = {rank: meets(rank) for rank in range(3)}
-    assert describe_rendezvous(places, {0, 1}) == ["ar.py:4 sets the rendezvous address to localhost (ranks 0-1)"]
+    places, hosts = {rank: meets(rank, "node7") for rank in range(3)}, ("node0", "node1", "node2")
+    assert describe_rendezvous(places, {0, 1}, hosts) == ["ar.py:4 sets the rendezvous address to node7 (ranks 0-1)"]
     ports = {rank: meets(rank, "10.0.0.1", str(rank), line="") for rank in range(2)}
-    assert describe_rendezvous(ports, {0, 1}) == [
+    assert describe_rendezvous(ports, {0, 1}, hosts) == [
         "the script or a library sets the rendezvous port to 0, 1, another one in each rank (ranks 0-1)"
     ]
 
