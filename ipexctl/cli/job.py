@@ -150,24 +150,44 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
     alone={"--resume": "--resume=last"},
     examples=("--budget 30m --keep-batch batch train.py --batch 64", "--resume"),
 )
-def tune(context: Context, hosts: HostSelection, task: Tune, flags: options.TuneFlags) -> Workflow:
+def tune(ctx: typer.Context, context: Context, hosts: HostSelection, task: Tune, flags: options.TuneFlags) -> Workflow:
     """Find the fastest way to start a script on these hosts, by short runs of it."""
     from ipexctl.verbs.tune import tune
 
-    return tune(task, hosts.read_inventory(), context, os.environ, dry=flags.dry_run, resume=flags.resume)
+    inventory = hosts.read_inventory()
+    hosts.warnings += _find_misplaced_options(ctx, task.args) if task.script.endswith(".py") else []
+    return tune(task, inventory, context, os.environ, dry=flags.dry_run, resume=flags.resume)
 
 
 def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...]) -> list[str]:
     """A warning about words behind the script that are options of this command, which it was not given, and may have
-    been meant for it."""
+    been meant for it. Raises `UsageError` where one of them says that nothing is to be started."""
+    words = get_words(ctx)
+    script = len(words) - len(args)
+    if words[script:] != args or "--" in words[:script]:
+        return []
     sources = {param: getattr(ctx.get_parameter_source(param.name or ""), "name", "") for param in ctx.command.params}
     params = [param for param, source in sources.items() if source != "COMMANDLINE"]
-    own = {name for param in params for name in (*param.opts, *param.secondary_opts) if name[:1] == "-"}
+    own = {name: param for param in params for name in (*param.opts, *param.secondary_opts) if name[:1] == "-"}
     names = list(dict.fromkeys(name for word in args if (name := word.partition("=")[0]) in own))
+    if not names:
+        return []
     goes = "goes" if len(names) == 1 else "go"
-    if names:
-        return [f"{', '.join(names)} {goes} to the script: options of ipexctl stand before it"]
-    return []
+    warning = f"{', '.join(names)} {goes} to the script: options of ipexctl stand before it"
+    if not {"--dry-run", "--emit", "--check", "--help"} & {*args, *names}:
+        return [warning]
+    from ipexctl.model.errors import UsageError
+
+    moved: list[str] = []
+    rest: list[str] = []
+    for word in args:
+        is_value = bool(moved) and not getattr(own.get(moved[-1]), "is_flag", True)
+        meant = is_value or word in ("--check", "--help") or word.partition("=")[0] in own
+        (moved if meant else rest).append("--dry-run" if word == "--check" else word)
+    before, name = ["ipexctl", *words[: script - 1]], words[script - 1]
+    reasons = ["nothing was started; options of the script itself:", shlex.join([*before, "--", name, *args])]
+    line = shlex.join([*before, *moved, name, *rest])
+    raise UsageError(warning, reasons=reasons, hint=line)
 
 
 @command(app, "hosts", contacts=False, examples=("", "-f cluster.yaml --as mpi", "--hosts node[01-16] --json"))

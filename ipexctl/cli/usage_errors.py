@@ -34,6 +34,7 @@ _OTHER_NAMES = {  # of commands, and what they are called here
 _OTHER_VALUES = {"nccl": "auto", "xccl": "auto", "mpi": "impi", "oneccl": "ccl"}  # of options, and which is meant
 # By their meaning; "" is left out.
 _LAUNCH_OPTIONS = {"ranks": "-n", "ppn": "--ppn", "hosts": "--hosts", "hostfile": "-f", "nodes": "", "own": ""}
+_PYTHON_OPTIONS = ("-c", "-u", "-O", "-X")  # of the interpreter, which is started as a program
 _NAME_LIKENESS = 0.75  # the same of options and commands: those that are less alike mean other things
 
 
@@ -142,7 +143,10 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
         if starts_script:
             foreign, reasons, better = _translate_launch_options(words, own)
         sentence = f"{verb} has no option {', '.join(foreign) or error.option_name}"
-        if not foreign:
+        if starts_script and error.option_name in _PYTHON_OPTIONS:
+            at = words.index(error.option_name)
+            better = [*words[:at], "python", *words[at:]]
+        elif not foreign:
             nearest = find_nearest(error.option_name, names, _NAME_LIKENESS)
             better = _restore_value(error.ctx, words) or replace_word(words, error.option_name, nearest)
             if better is None and starts_script:

@@ -190,12 +190,18 @@ class HostStudy(Study):
         fold, reader = RunFold(every_line=True), RateReader(scale)
         rungs = [self.started.steps // 4, self.started.steps // 2, self.started.steps]
         outcome: Literal["", "measured", "dropped"] = ""
+        waits_since = 0.0  # for hosts that another run has
 
         def take(event: Event) -> bool:
-            nonlocal outcome
+            nonlocal outcome, waits_since
             fold.handle_event(e.Stamped(self._context.clock(), event))
             if isinstance(event, e.CleanupChecked) and event.unchecked:
                 self.unproved.append(attempt)
+            if isinstance(event, e.Message) and event.code == "waiting":
+                waits_since = waits_since or self.watch()
+            elif isinstance(event, e.RunStarted) and waits_since:
+                self._begun += self.watch() - waits_since  # to wait is no part of the budget
+                waits_since = 0.0
             if isinstance(event, e.Output) and not outcome:
                 reader.read_state(fold.state, event.rank)
                 outcome = self._judge(values, reader, rungs)

@@ -130,6 +130,32 @@ def test_an_option_behind_the_script_is_reported_and_left_to_it(
 
 
 @pytest.mark.parametrize(
+    ("verb", "words", "hint"),
+    [
+        ("run", "t.py --ppn 2 --dry-run", "--ppn 2 --dry-run t.py"),
+        ("run", "-n 2 t.py --lr 1 --dry-run", "-n 2 --dry-run t.py --lr 1"),
+        ("run", "t.py --ppn=2 x --help", "--ppn=2 --help t.py x"),
+        ("run", "t.py --ppn 2 --check", "--ppn 2 --dry-run t.py"),
+        ("run", "t.py --emit mpi", "--emit mpi t.py"),
+        ("tune", "t.py --budget 2m --dry-run", "--budget 2m --dry-run t.py"),
+    ],
+)
+def test_who_asks_behind_the_script_for_a_dry_run_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, words: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.py").write_text("")
+    Path("hostfile").write_text("node0 address=127.0.0.1 port=1\n")  # nobody listens there
+    reported = CliRunner().invoke(app, [verb, *words.split()])
+    assert reported.exit_code == 2
+    assert reported.output.splitlines()[-1] == f"  hint: ipexctl {verb} {hint}"
+    before, _, behind = words.partition("t.py")
+    own = shlex.split(f"{verb} {before} -- t.py {behind}")
+    assert shlex.join(["ipexctl", *own]) in reported.output
+    assert CliRunner().invoke(app, own).exit_code == 3, "nothing is said against it"
+
+
+@pytest.mark.parametrize(
     ("venv", "output"),
     [("/env", "'/env' must be at least two levels deep"), ("/a/../env", "'/a/../env' is not a plain absolute path")],
 )

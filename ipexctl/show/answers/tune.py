@@ -37,7 +37,8 @@ def describe_candidate(tried: CandidateTried, state: RunState) -> str:
 def draw_study(state: RunState, width: int, height: int, now: float) -> RenderableType:
     """At most ``height`` lines."""
     assert state.study is not None
-    spent = max((each.at + each.seconds / 2 for each in state.candidates), default=0.0) + now - state.verb_at
+    spent = max((each.at + each.seconds / 2 for each in state.candidates), default=0.0)
+    spent += now - state.begun if state.attempt else 0.0  # a launch may wait for hosts before
     left = f"{phrases.format_duration(max(state.study.budget - spent, 0.0))} left"
     title = one_line(state.command.title if state.command else "")
     rows = draw_launches(width, state.launches, max(height - 4, 1))
