@@ -276,7 +276,9 @@ def test_a_script_that_meets_elsewhere_is_named_at_once_where_that_cannot_go_wel
     )
     assert f"{named} (rank 0): " in compared.text, "rank 1 is past that"
     early = journal.Stall([0, 1], True, True, 20.0, {0: "S", 1: "S"}, early=True)
-    assert any(isinstance(event, e.Stalled) for event in read(meets(0), early, *stall))
+    reported = read(meets(0), early, *stall)
+    assert any(isinstance(event, e.Stalled) for event in reported)
+    assert "no progress for 20 s: all 2 ranks on node0, node1 wait in the rendezvous" in str(reported)
     assert not any(isinstance(event, e.Stalled) for event in read(early, *stall))
 
 

@@ -241,8 +241,9 @@ def _describe_state(stack: RankStack) -> str:
     return description
 
 
-def describe_stall(stalled: Stalled, hosts: Sequence[str]) -> str:
-    """Returns the line of the warning. ``hosts`` maps ranks to hosts."""
+def describe_stall(stalled: Stalled, hosts: Sequence[str], *, hopeless: bool = False) -> str:
+    """Returns the line of the warning. ``hosts`` maps ranks to hosts; ``hopeless``: they wait where others cannot come,
+    and may write."""
     seconds = f"{stalled.seconds:.0f} s"
     if stalled.kind == "stragglers":
         done = len(hosts) - len(stalled.ranks)
@@ -259,7 +260,7 @@ def describe_stall(stalled: Stalled, hosts: Sequence[str]) -> str:
         if len(stalled.ranks) == 1:
             return f"no progress for {seconds}: {_locate_ranks(stalled.ranks, hosts)} is silent ({what})"
         where = f"all {len(stalled.ranks)} ranks on {_format_hosts(stalled.ranks, hosts)}"
-        return f"no progress for {seconds}: {where} are silent ({what})"
+        return f"no progress for {seconds}: {where} {'wait in the rendezvous' if hopeless else f'are silent ({what})'}"
     verb = "is" if len(stalled.ranks) == 1 else "are"
     where = _locate_ranks(stalled.ranks, hosts)
     return f"no progress for {seconds}: {where} {verb} silent and idle ({odd_text or counts})"

@@ -325,7 +325,8 @@ class JournalReader:
         yield e.HostSample(**{**sample._asdict(), "ranks": uses})
 
     def _report_stall(self, stall: e.Stalled) -> Events:
-        text = self._describe_missing(stall.ranks) or stack_traces.describe_stall(stall, self._running.hosts)
+        hosts, hopeless = self._running.hosts, self._find_hopeless(stall.ranks)
+        text = self._describe_missing(stall.ranks) or stack_traces.describe_stall(stall, hosts, hopeless=hopeless)
         self._stall, self._alarmed = stall, True
         self._stacks = self._stacks if self._requested else []
         yield stall

@@ -32,7 +32,7 @@ class ProgressMonitor:
         self.states: "Dict[int, str]" = {}
         self.well: "Dict[int, float]" = {}  # ranks that ended well, and when
         self.disturbed: "Dict[int, float]" = {}  # ranks → when their stacks came
-        self.waiting: "Set[int]" = set()  # ranks in their rendezvous
+        self.waiting: "Dict[int, float]" = {}  # ranks in their rendezvous → since when
         self.met: "Set[int]" = set()  # ranks that have entered it
         self.ready: "Set[int]" = set()  # programs that are up, and need give no further sign
         self.reported: "Set[int]" = set()  # ranks of the stall that goes on
@@ -45,10 +45,10 @@ class ProgressMonitor:
 
     def note_progress(self, rank: int, now: float, stage: str = "") -> None:
         if stage == hooks.RENDEZVOUS:
-            self.waiting.add(rank)
+            self.waiting[rank] = now
             self.met.add(rank)
         elif stage:
-            self.waiting.discard(rank)
+            self.waiting.pop(rank, None)
         if stage == hooks.READY:
             self.ready.add(rank)
             self.signs.pop(rank, None)
@@ -122,12 +122,14 @@ class ProgressMonitor:
     def find_early_stall(self, now: float) -> "Optional[Stall]":
         """Returns a new stall of all ranks, or of those that wait for one that has ended, or None; whether they can
         ever go on is for their stacks to show, since who waits in MPI computes. The next one takes twice as long:
-        whoever is slow again and again is not asked each time."""
-        last = max([*self.signs.values(), *self.well.values()] or [now])
+        whoever is slow again and again is not asked each time. What a rank writes in its rendezvous is no sign: torch
+        says there again and again that it finds nobody."""
+        signs = [self.waiting.get(rank, at) for rank, at in self.signs.items()]
+        last = max([*signs, *self.well.values()] or [now])
         if self.doubted is not None and last > self.doubted:
             self.doubted = None
         patience = self.doubt
-        if self.signs and self.well.keys() - self.met and self.waiting.issuperset(self.signs):
+        if self.signs and self.well.keys() - self.met and self.waiting.keys() >= self.signs.keys():
             patience = min(MISSED_SECONDS, self.doubt)
         if self.stalled or not self.signs or not patience <= now - last < self.warn:
             return None

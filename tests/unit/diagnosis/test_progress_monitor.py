@@ -155,3 +155,16 @@ def test_nothing_is_reported_where_it_was_not_asked_for() -> None:
     run.note_end(1, True, 0.0)
     assert run.find_stall(1e9) is None
     assert run.find_stragglers(1e9) is None
+
+
+def test_what_ranks_write_in_their_rendezvous_is_no_early_sign() -> None:
+    """torch's client writes so while it finds nobody."""
+    run = pulse(warn=120.0, ranks=2)
+    for rank in range(2):
+        run.note_progress(rank, 1.0, hooks.RENDEZVOUS)
+    for second in range(2, 21):
+        run.note_output(line(0) + line(1), float(second))
+    assert run.find_early_stall(20.9) is None
+    assert [(alarm.seconds, alarm.early) for alarm in run.poll(21.0) if isinstance(alarm, Stall)] == [(20.0, True)]
+    run.note_progress(0, 30.0, hooks.CONNECTED)
+    assert run.poll(30.5) == [Resumed()]
