@@ -144,11 +144,7 @@ def report(context: Context, flags: options.ReportFlags) -> Workflow:
     app,
     "runs",
     output=lambda flags: {"output": "plain"} if flags.output == "auto" else {},
-    examples=(
-        "--verb run --result failed",
-        "--prune --older-than 30d --keep 20",
-        "last --export figures.csv",
-    ),
+    examples=("--verb run --result failed", "--prune --older-than 30d --keep 20", "last --export figures.csv"),
 )
 def runs(context: Context, flags: options.RunsFlags) -> Workflow:
     """List the runs that are saved on this machine. Remove old ones, or export their figures."""
@@ -165,8 +161,7 @@ def runs(context: Context, flags: options.RunsFlags) -> Workflow:
         raise UsageError(f"--verb must be a command of ipexctl, not {flags.verb!r:.80}", hint=hint)
     chosen = RunFilter(flags.verb, flags.result)
     policy = PrunePolicy(
-        parse_span("--older-than", flags.older_than) if flags.older_than is not None else None,
-        flags.keep,
+        parse_span("--older-than", flags.older_than) if flags.older_than is not None else None, flags.keep
     )
     saved = context.state / "runs"
     if flags.export is not None:

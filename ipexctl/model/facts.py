@@ -11,21 +11,7 @@ from ipexctl.model.stack import InstallMarker
 from ipexctl.model.text import format_cpus
 
 # How the names of types begin of file systems that other hosts may see, too.
-NETWORK_FILE_SYSTEMS = (
-    "nfs",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "ceph",
-    "cifs",
-    "smb",
-    "fuse",
-    "9p",
-    "virtiofs",
-    "afs",
-    "ocfs2",
-    "gfs2",
-)
+NETWORK_FILE_SYSTEMS = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "fuse", "9p", "virtiofs")
 OLDEST_PYTHON = "3.6"  # on hosts: what `remote` and `protocol` are written for; a test runs them with it
 
 

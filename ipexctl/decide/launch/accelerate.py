@@ -208,11 +208,7 @@ def start_with_accelerate(
             *("-m", "accelerate.commands.launch", "--config_file", f"{head.directory}/{FILE}", "--no_python"),
             *RANK,
         ),
-        mpiexec_env={
-            **launch.mpiexec_env,
-            **env,
-            **shim_env,
-        },
+        mpiexec_env={**launch.mpiexec_env, **env, **shim_env},
         files={FILE: text, HOSTS: "".join(f"{node.label}\n" for node in launch.nodes)},
         launcher=f"{launch.launcher}, started by accelerate {printable(version)}".rstrip(),
     )

@@ -115,11 +115,7 @@ def build_launch(
         if not starts[at].is_python:
             node = replace(node, stages=False, preload=())
         if fills or task.ready:
-            of_run: dict[str, object] = {
-                "hosts": used,
-                "world_size": size,
-                "head": head.interface.address,
-            }
+            of_run: dict[str, object] = {"hosts": used, "world_size": size, "head": head.interface.address}
             node = environment.add_placeholder_values(node, number, node_ranks, of_run, task)
         nodes.append(node)
         warnings += of_host

@@ -44,12 +44,7 @@ def read_timings_from_environ(environ: Mapping[str, str]) -> Timings:
 
 
 def build_run_specs(
-    launch: Launch,
-    task: Run,
-    identity: Identity,
-    timings: Timings = Timings(),
-    *,
-    resume: Sequence[str] = (),
+    launch: Launch, task: Run, identity: Identity, timings: Timings = Timings(), *, resume: Sequence[str] = ()
 ) -> dict[str, RunSpec]:
     """Host → its specification. A specification holds only its host's environment; the head's also how to start mpirun.
     The user's timings replace those of ``timings``. ``resume`` are the words by which the script goes on from a

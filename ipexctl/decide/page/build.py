@@ -67,10 +67,7 @@ _MARKS: Mapping[RankResult, tuple[MarkKind, str]] = {
 
 
 def build_page(
-    state: RunState,
-    report: CommandReport,
-    saved: DoctorRecord | None = None,
-    known: ReadErrors = tuple,
+    state: RunState, report: CommandReport, saved: DoctorRecord | None = None, known: ReadErrors = tuple
 ) -> RunPage:
     """The page of the last run, with all that is known so far. ``report`` is the command's;
     ``saved`` what doctor reported of these hosts before; ``known`` reads the catalogue of errors. Raises `ValueError`

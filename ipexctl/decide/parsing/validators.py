@@ -149,10 +149,7 @@ KEYS: Mapping[str, Check] = {
 }
 """The keys of a host, with what their values may be."""
 
-ALIASES: Mapping[str, str] = {
-    **dict.fromkeys(("max-slots", "slots_max", "slots-max"), "max_slots"),
-    "username": "user",
-}
+ALIASES: Mapping[str, str] = {**dict.fromkeys(("max-slots", "slots_max", "slots-max"), "max_slots"), "username": "user"}
 """What MPIs call our keys. ``username`` is a variable of its own in an inventory of Ansible."""
 
 ANSIBLE: Mapping[str, str] = {

@@ -74,11 +74,7 @@ def read_script(text: str, table: ImportTable, neighbours: Collection[str] = ())
 
 
 def list_questions(
-    answers: Answers,
-    inventory: Inventory,
-    facts: Mapping[str, Facts],
-    config: AccelerateConfig | None,
-    script: Script,
+    answers: Answers, inventory: Inventory, facts: Mapping[str, Facts], config: AccelerateConfig | None, script: Script
 ) -> Iterator[Question]:
     """What is not answered yet and does not depend on other answers, with what the facts say. Hosts and script come
     before."""

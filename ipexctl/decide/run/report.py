@@ -201,11 +201,7 @@ def _find_run_times(state: RunState, run: RunHistory, shifts: Mapping[str, float
 
 
 def _find_cause(
-    state: RunState,
-    attempt: Attempt,
-    over: e.RunEnded | None,
-    ranks: tuple[RankOutcome, ...],
-    known: ReadErrors,
+    state: RunState, attempt: Attempt, over: e.RunEnded | None, ranks: tuple[RankOutcome, ...], known: ReadErrors
 ) -> Cause:
     """The rank that failed first by itself, and what that is known as, with commands that are ready to be typed."""
     if (over is None or over.reason in ("done", "stopped")) and all(rank.state != "failed" for rank in ranks):

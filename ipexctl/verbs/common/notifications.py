@@ -22,10 +22,7 @@ class NotificationSink:
     """``warn`` shows a line to the user; ``is_interrupted`` ends the wait for the last deliveries."""
 
     def __init__(
-        self,
-        notifier: Notifier,
-        warn: Callable[[str], object],
-        is_interrupted: Callable[[], bool] = lambda: False,
+        self, notifier: Notifier, warn: Callable[[str], object], is_interrupted: Callable[[], bool] = lambda: False
     ) -> None:
         self._notifier, self._warn, self._is_interrupted = notifier, warn, is_interrupted
         self._verb = self._title = ""
