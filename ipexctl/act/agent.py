@@ -49,7 +49,7 @@ def build_archive() -> bytes:
 
         for package in _PACKAGES:
             add(f"{package.replace('.', '/')}/__init__.py", "", zipfile.ZIP_STORED)
-        for module in _list_agent_modules():
+        for module in ("remote.agent.__main__", *list_modules("protocol"), *list_modules("remote.agent")):
             place = "__main__" if module.endswith("__main__") else f"ipexctl/{module.replace('.', '/')}"
             # As it is: each of a run's programs on a host would load zlib, and inflate it anew.
             add(f"{place}.pyc", _COMPILED + marshal.dumps(_read_code(module)), zipfile.ZIP_STORED)
@@ -61,10 +61,6 @@ def build_archive() -> bytes:
 def compute_agent_id() -> str:
     """Returns the SHA-256 of the archive, by which a host that has it knows that it is this one."""
     return hashlib.sha256(build_archive()).hexdigest()
-
-
-def _list_agent_modules() -> tuple[str, ...]:
-    return ("remote.agent.__main__", *list_modules("protocol"), *list_modules("remote.agent"))
 
 
 def read_hooks(*, profile: bool = False) -> dict[str, bytes]:

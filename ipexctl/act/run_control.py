@@ -22,9 +22,7 @@ from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, BOTH, GUARD, ROLE, RUNS, Role
 from ipexctl.protocol.timings import Timings
 
-_KEEPER_START_TIMEOUT = (
-    60.0  # seconds in which the keeper must listen: its command has 30, and as many to be started in
-)
+_KEEPER_START_TIMEOUT = 60.0  # seconds in which the keeper must listen: 30 for its command, and 30 until it starts
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -81,18 +81,8 @@ def create_run_dir(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin
 def _run_script(link: Link, site: RemoteRunDir, tree: bytes) -> bool:
     """False where nothing was made, because the host has not had this agent and the stream lacks it."""
     number = agent.compute_agent_id()
-    done = link.run(
-        send.build_script_command(
-            "make_run_dir.sh",
-            site.directory,
-            AGENTS,
-            number,
-            AGENT,
-            PART,
-            begins="ownership.sh",
-            stdin=tree + send.TREE_END,
-        )
-    )
+    words, stdin = (site.directory, AGENTS, number, AGENT, PART), tree + send.TREE_END
+    done = link.run(send.build_script_command("make_run_dir.sh", *words, begins="ownership.sh", stdin=stdin))
     if not done.ok:
         raise send.make_remote_error(link, done.status, done.err)
     return done.text.strip() != number

@@ -78,9 +78,8 @@ class RootGroup(CommandGroup):
 
             typer.echo(write_first_day(os.environ, Path.cwd()))
             raise typer.Exit
-        extra.setdefault(
-            "terminal_width", min(get_terminal_size().columns, _HELP_COLUMNS) - 2
-        )  # the library's least is 50
+        width = min(get_terminal_size().columns, _HELP_COLUMNS) - 2  # the library's least is 50
+        extra.setdefault("terminal_width", width)
         try:
             context = super().make_context(info_name, args, parent, **extra)
         except WrongWords as error:

@@ -168,9 +168,7 @@ class RankState:
     best: float = 0.0  # the best that it has kept up
     loss: tuple[int | None, float] | None = None  # the last that was a number, with its step
     measured: tuple[float, float] = (0.0, 0.0)  # the seconds and steps until which its pace is measured
-    paces: deque[tuple[float, float]] = field(
-        default_factory=lambda: deque(maxlen=60)
-    )  # with their times, a second apart
+    paces: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=60))  # with times, a second apart
     cpu: float | None = None  # cores in use, as last sampled
     rss: int | None = None  # bytes
     line: str = ""  # of its script, at which it failed or stands while it stalls: "train.py:41"
@@ -282,9 +280,8 @@ class RunHistory:
     outputs: dict[int, OutputLog] = field(default_factory=dict)
     launcher: OutputLog = field(default_factory=lambda: OutputLog(64 << 10))
     figures: dict[str, dict[int, Series]] = field(default_factory=dict)
-    not_finite: dict[int, tuple[float, str, str]] = field(
-        default_factory=dict
-    )  # rank → when a figure was no number first, which, and what it was
+    # Rank → when a figure was no number first, which, and what it was.
+    not_finite: dict[int, tuple[float, str, str]] = field(default_factory=dict)
     samples: dict[str, dict[str, Series]] = field(default_factory=dict)  # host → figure, on the head's own clock
     rank_samples: dict[str, dict[int, Series]] = field(default_factory=dict)  # figure → rank, likewise
     joules: dict[str, float] = field(default_factory=dict)

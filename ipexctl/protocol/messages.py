@@ -2,20 +2,9 @@
 
 from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
+from ipexctl.protocol import rank_records as rr
 from ipexctl.protocol.codec import Kinds
 from ipexctl.protocol.rank_layout import RankLayout
-from ipexctl.protocol.rank_records import (
-    RankAlone,
-    RankBegun,
-    RankDropped,
-    RankEnded,
-    RankNote,
-    RankRendezvous,
-    RankStack,
-    RankStage,
-    RankStarted,
-    RankWorld,
-)
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.protocol.samples import HostSample
 from ipexctl.protocol.timings import Timings
@@ -290,12 +279,12 @@ ProcessRow = NamedTuple("ProcessRow", [("pid", int), ("state", str), ("command",
 ProcessesLeft = NamedTuple("ProcessesLeft", [("processes", List[ProcessRow])])
 Message = Union[
     Challenge, Hello, Welcome, Ping, StartProxy, RanksPort, Terminate, Kill, ReportLoad, ReportStacks, Finish, Begin,
-    Pong, Begun, RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, RankBegun, RankStarted, RankStage,
-    RankWorld, RankAlone, RankRendezvous, RankNote, RankDropped, RankEnded, RankStack, StopRun, KillRun, Inspect,
-    RequestStacks, KeeperStatus, KeeperListening, GuardReady, HostBusy, AgentFailed, KeeperUnreachable, EnvironmentGone,
-    RunListing, RunDescription, ProcessesLeft, Tampered, HostSample, FilesGrown, FindCheckpoints, CheckpointsFound,
-    TakeCheckpoint, CheckpointTaken, SendFile, FileBytes, FileSent, HostWaits, TakeHost, LeaveHost, Release, Joined,
-    Leaders, Vote, FindLeader, NoLeader,
+    Pong, Begun, RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, rr.RankBegun, rr.RankStarted,
+    rr.RankStage, rr.RankWorld, rr.RankAlone, rr.RankRendezvous, rr.RankNote, rr.RankDropped, rr.RankEnded,
+    rr.RankStack, StopRun, KillRun, Inspect, RequestStacks, KeeperStatus, KeeperListening, GuardReady, HostBusy,
+    AgentFailed, KeeperUnreachable, EnvironmentGone, RunListing, RunDescription, ProcessesLeft, Tampered, HostSample,
+    FilesGrown, FindCheckpoints, CheckpointsFound, TakeCheckpoint, CheckpointTaken, SendFile, FileBytes, FileSent,
+    HostWaits, TakeHost, LeaveHost, Release, Joined, Leaders, Vote, FindLeader, NoLeader,
 ]  # fmt: skip
 
 KINDS: "Kinds[Message]" = Kinds(Message)

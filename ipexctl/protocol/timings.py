@@ -34,9 +34,7 @@ class Timings(NamedTuple):
     # Doubt.
     doubt: float = 20.0  # without a sign of progress, after which ranks that do nothing are asked where they stand
     suspicion: float = 5.0  # for the first rank's end to be reported after the launcher's part has ended
-    launcher: float = (
-        3.0  # between the ends of the launcher and of its last rank, either way; `node_lease` if it ended well
-    )
+    launcher: float = 3.0  # between the ends of launcher and last rank, either way; `node_lease` if it ended well
     inquiry: float = 20.0  # for the guards to report the stacks of their ranks
     stacks: float = 0.7  # for a process to write its stacks
     spy: float = 10.0  # for py-spy to do so

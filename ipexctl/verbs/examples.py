@@ -16,7 +16,8 @@ def examples(*, playbooks_only: bool = False) -> Workflow[None]:
     """Yields an `ExamplesAnswer`."""
     files = list_bundled_files("playbooks") if playbooks_only else list_bundled_files("playbooks", "examples")
     yield Started("examples", "", ())
-    yield from finish_verb("examples", ExamplesAnswer(tuple(_describe_file(path) for path in files)))
+    listed = (ListedExample(_get_name(path), _get_kind(path), read_title(path.read_text("utf-8"))) for path in files)
+    yield from finish_verb("examples", ExamplesAnswer(tuple(listed)))
 
 
 def show(name: str) -> Workflow[None]:
@@ -67,10 +68,6 @@ def _get_kind(path: Path) -> Literal["playbook", "example"]:
 def _get_name(path: Path) -> str:
     """Returns what the file is called by: a playbook without its ending."""
     return path.stem if _get_kind(path) == "playbook" else path.name
-
-
-def _describe_file(path: Path) -> ListedExample:
-    return ListedExample(_get_name(path), _get_kind(path), read_title(path.read_text("utf-8")))
 
 
 def _collect_texts(path: Path) -> dict[str, str]:

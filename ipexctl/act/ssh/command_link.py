@@ -215,9 +215,8 @@ class CommandLink(Link, Generic[AnyChannel]):
             if self._closed:
                 return
             self._closed = True
-            self._lock.wait_for(
-                lambda: not self._starting, _STOP_TIMEOUT
-            )  # each stops its command, or leaves that to us
+            # Each stops its command, or leaves that to us.
+            self._lock.wait_for(lambda: not self._starting, _STOP_TIMEOUT)
             running = list(self._running)
         for channel in running:
             self._stop_command(channel)

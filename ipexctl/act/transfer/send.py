@@ -26,9 +26,7 @@ Emit = Callable[[Event], None]
 
 _CHUNK = 1 << 20  # bytes per write to the link
 _PROGRESS_INTERVAL = 0.1  # seconds between two progress events of one host
-_SHARED_SHELL_LIMIT = (
-    2 << 20
-)  # bytes of a tar stream up to which it goes through the host's shared shell, which takes it as a whole
+_SHARED_SHELL_LIMIT = 2 << 20  # bytes of a tar stream that goes through the host's shared shell, as a whole
 _TRIES = 3
 _FILE_LIMIT = 1_000_000  # in one listing of a host
 _SLOWEST_DISK = 10e6  # bytes a second that a host unpacks at least

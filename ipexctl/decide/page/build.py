@@ -10,24 +10,11 @@ from ipexctl.decide.page.cluster import make_doctor_record
 from ipexctl.decide.run.lines import decode_line
 from ipexctl.decide.run.report import ReadErrors, judge_run
 from ipexctl.decide.run.series import find_stragglers, list_points
+from ipexctl.model import page
 from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Hint, complete_hint
 from ipexctl.model.harmless import find_harmless
-from ipexctl.model.page import (
-    Curve,
-    DoctorRecord,
-    Figure,
-    HostPart,
-    LogExcerpt,
-    LogLine,
-    Mark,
-    MarkKind,
-    RankRow,
-    RunPage,
-    Span,
-    SpanKind,
-)
 from ipexctl.model.profile import Profile
 from ipexctl.model.reports import CommandReport, RankResult, SlowHost
 from ipexctl.model.restarts import describe_restart
@@ -53,13 +40,13 @@ _OF_HOSTS = ("cpu", "memory", "swap", "received", "sent", "disk", "watts", "cels
 _AMOUNTS = ("pace", "samples_s", "tokens_s")  # whose axis begins at 0
 _LEVELS = ("celsius", "mhz")  # of hosts, whose axis does not
 _OF_RANKS = ("rank cpu", "rank memory")
-_STAGES: Mapping[str, SpanKind] = {
+_STAGES: Mapping[str, page.SpanKind] = {
     "start": "start", "python": "python", "torch": "torch", "rendezvous": "rendezvous", "connected": "setup",
     "first collective": "rendezvous", "running": "running",
 }  # fmt: skip
 
 _STARTING = (("run",), ("play",))  # how commands begin that can be typed again
-_MARKS: Mapping[RankResult, tuple[MarkKind, str]] = {
+_MARKS: Mapping[RankResult, tuple[page.MarkKind, str]] = {
     "ok": ("ended", "ended well"),
     "stopped": ("stopped", "ended by ipexctl"),
     "lost": ("lost", "end not observed"),
@@ -67,8 +54,8 @@ _MARKS: Mapping[RankResult, tuple[MarkKind, str]] = {
 
 
 def build_page(
-    state: RunState, report: CommandReport, saved: DoctorRecord | None = None, known: ReadErrors = tuple
-) -> RunPage:
+    state: RunState, report: CommandReport, saved: page.DoctorRecord | None = None, known: ReadErrors = tuple
+) -> page.RunPage:
     """The page of the last run, with all that is known so far. ``report`` is the command's;
     ``saved`` what doctor reported of these hosts before; ``known`` reads the catalogue of errors. Raises `ValueError`
     where no rank was started."""
@@ -79,8 +66,7 @@ def build_page(
     study = state.answers.get("tune", (0.0, None))[1]
     if report.run is None:  # a study's
         report = replace(report, run=judge_run(state, known))
-    page = _PageBuilder(state, report).build(doctor)
-    return replace(page, study=study)
+    return replace(_PageBuilder(state, report).build(doctor), study=study)
 
 
 class _PageBuilder:
@@ -100,7 +86,7 @@ class _PageBuilder:
         """A time of a host's own clock on the controller's; when it was seen, where it is not known."""
         return own + self._shifts.get(host, 0.0) if own else seen
 
-    def build(self, doctor: DoctorRecord | None) -> RunPage:
+    def build(self, doctor: page.DoctorRecord | None) -> page.RunPage:
         """``doctor`` is left out where it came after the run: the page says what was known then."""
         run, begun, outcome = self._run, self._begun, self._report.run
         last = run.attempts[-1]
@@ -114,7 +100,7 @@ class _PageBuilder:
         odd = {host.host for host in hosts if host.lost or host.straggles}
         doctor = doctor if doctor and doctor.at <= end else None
         findings = self._report.findings or (doctor.findings if doctor else ())
-        return RunPage(
+        return page.RunPage(
             title=run.title,
             run=last.started.run,
             begun=begun,
@@ -144,9 +130,9 @@ class _PageBuilder:
         asked = [each for each in (self._state.command, self._run.asked) if each and each.words[:1] in _STARTING]
         return complete_hint(Hint(asked[0].words), self._state.selection_flags) if asked else ""
 
-    def _list_collective_waits(self, end: float) -> dict[int, list[Span]]:
+    def _list_collective_waits(self, end: float) -> dict[int, list[page.Span]]:
         """The waits of profiled steps by rank. The profile's clock is that of the host without an offset."""
-        answer, spans = self._run.answer, dict[int, list[Span]]()
+        answer, spans = self._run.answer, dict[int, list[page.Span]]()
         profile: Profile | None = answer.profile if isinstance(answer, RunAnswer) else None
         hosts = [host for host, offset in profile.offsets.items() if not offset] if profile else []
         shift = self._shifts.get(hosts[0], 0.0) if hosts else 0.0
@@ -155,16 +141,16 @@ class _PageBuilder:
             stop = start + wait.seconds
             text = f"waits in {wait.name} for rank {wait.late}"
             if start >= 0 and stop <= end - self._begun:
-                spans.setdefault(wait.rank, []).append(Span(start, stop, "collective", text))
+                spans.setdefault(wait.rank, []).append(page.Span(start, stop, "collective", text))
         return spans
 
-    def _build_row(self, number: int, end: float, waits: list[Span]) -> RankRow:
+    def _build_row(self, number: int, end: float, waits: list[page.Span]) -> page.RankRow:
         run, begun = self._run, self._begun
-        spans: list[Span] = []
-        marks: list[Mark] = []
+        spans: list[page.Span] = []
+        marks: list[page.Mark] = []
         if number in run.not_finite:
             at, name, what = run.not_finite[number]
-            marks.append(Mark(at - begun, "figure", what, name))
+            marks.append(page.Mark(at - begun, "figure", what, name))
         host = ""
         result: RankResult = "running"
         for index, attempt in enumerate(run.attempts):
@@ -176,21 +162,21 @@ class _PageBuilder:
             stop, mark, result = self._classify_end(attempt, rank, following)
             if index:
                 why = describe_restart(run.attempts[index - 1], attempt)
-                marks.append(Mark(attempt.at - begun, "restart", " · ".join((f"started again on {host}", *why))))
+                marks.append(page.Mark(attempt.at - begun, "restart", " · ".join((f"started again on {host}", *why))))
             if mark is not None:
                 marks.append(replace(mark, at=max(mark.at - begun, 0.0)))
             alive = min(rank.at, stop) if rank.host in attempt.lost else stop
             spans += self._list_stage_spans(rank.host, rank.stages, alive)
             if alive < stop:
-                spans.append(Span(alive - begun, stop - begun, "lost", f"no sign of {rank.host}"))
+                spans.append(page.Span(alive - begun, stop - begun, "lost", f"no sign of {rank.host}"))
             for stall in attempt.stalls:
                 spans += self._list_stall_spans(stall, number, attempt.started.head, stop)
             if (slow := attempt.slowdown and attempt.slowdown.verdict) and slow.host == host:
-                spans.append(Span(slow.since - begun, stop - begun, "odd", _describe_slow_host(slow)))
+                spans.append(page.Span(slow.since - begun, stop - begun, "odd", _describe_slow_host(slow)))
         spans += waits
         outcomes = {each.rank: each.state for each in self._report.run.ranks} if self._report.run else {}
         loss = run.figures.get("loss", {}).get(number)
-        return RankRow(
+        return page.RankRow(
             number,
             host,
             outcomes.get(number, result),
@@ -203,10 +189,10 @@ class _PageBuilder:
 
     def _classify_end(
         self, attempt: Attempt, rank: RankState, following: float
-    ) -> tuple[float, Mark | None, RankResult]:
+    ) -> tuple[float, page.Mark | None, RankResult]:
         """When a rank's part of an attempt ended, the mark of it, and how it did."""
         event, result = rank.ended, rank.result
-        end: tuple[float, MarkKind, str] | None = None
+        end: tuple[float, page.MarkKind, str] | None = None
         if event is not None:
             at = self._convert(event.host, event.at, rank.ended_at)
             how = f"signal {event.signal}" if event.signal else f"exit code {event.status}"
@@ -217,25 +203,27 @@ class _PageBuilder:
             end, result = (at, "lost", f"{rank.host} {what}"), "lost"
         if end is None:
             return attempt.over_at if attempt.over else following, None, "running"
-        return end[0], Mark(*end), result
+        return end[0], page.Mark(*end), result
 
-    def _list_stage_spans(self, host: str, stages: Iterable[ReachedStage], stop: float) -> list[Span]:
+    def _list_stage_spans(self, host: str, stages: Iterable[ReachedStage], stop: float) -> list[page.Span]:
         """The stages of one rank in one attempt, each to the beginning of the next."""
         times = sorted((self._convert(host, each.own, each.seen), each.stage) for each in stages)
         ends = [at for at, _ in times[1:]] + [stop]
         return [
-            Span(max(at - self._begun, 0.0), max(max(end, at) - self._begun, 0.0), _STAGES.get(stage, "running"), stage)
+            page.Span(
+                max(at - self._begun, 0.0), max(max(end, at) - self._begun, 0.0), _STAGES.get(stage, "running"), stage
+            )
             for (at, stage), end in zip(times, ends, strict=False)
         ]
 
-    def _list_stall_spans(self, stall: Stall, rank: int, head: str, stop: float) -> list[Span]:
+    def _list_stall_spans(self, stall: Stall, rank: int, head: str, stop: float) -> list[page.Span]:
         """What a rank did in a stall: waited in a collective, let the others wait, straggled, or simply was silent."""
         event = stall.event
         if rank not in event.ranks:
             return []
         group = next((group for group in group_stacks(stall.stacks) if rank in group.ranks), None)
         where = group.where if group else f"no progress for {event.seconds:.0f} s"
-        kind: SpanKind = "stall"
+        kind: page.SpanKind = "stall"
         if event.kind == "stragglers":
             kind, where = "straggles", "still running when the others were done"
         elif rank in stall.odd:
@@ -244,27 +232,27 @@ class _PageBuilder:
             kind, where = "wait", f"waits: {where}"
         begin = self._convert(head, event.at, stall.at) - event.seconds
         end = min(self._convert(head, *stall.resumed), stop) if stall.resumed else stop
-        return [Span(max(begin - self._begun, 0.0), max(end - self._begun, 0.0), kind, where)]
+        return [page.Span(max(begin - self._begun, 0.0), max(end - self._begun, 0.0), kind, where)]
 
-    def _build_hosts(self, rows: Iterable[RankRow]) -> tuple[HostPart, ...]:
+    def _build_hosts(self, rows: Iterable[page.RankRow]) -> tuple[page.HostPart, ...]:
         lost = {host: what for attempt in self._run.attempts for host, (_, what) in attempt.lost.items()}
         late = group_pairs((row.host, row.rank) for row in rows if row.rank in self._slow)
         return tuple(
-            HostPart(
+            page.HostPart(
                 name, self._state.facts.get(name), lost.get(name, ""), self._run.joules.get(name),
                 f"{format_ranks(late[name])}: {self._slow[late[name][0]]}" if name in late else "",
             )
             for name in self._run.hosts
         )  # fmt: skip
 
-    def _build_log(self, row: RankRow) -> LogExcerpt:
+    def _build_log(self, row: page.RankRow) -> page.LogExcerpt:
         output = self._run.outputs[row.rank]
         lines, gap = self._list_lines(output)
         for (rank, stream), line in self._state.open.items():
             lines += (self._make_log_line(self._state.at, stream, line.data),) if rank == row.rank else ()
-        return LogExcerpt(row.rank, row.host, lines, output.omitted, gap)
+        return page.LogExcerpt(row.rank, row.host, lines, output.omitted, gap)
 
-    def _list_lines(self, log: OutputLog) -> tuple[tuple[LogLine, ...], int]:
+    def _list_lines(self, log: OutputLog) -> tuple[tuple[page.LogLine, ...], int]:
         """The lines of a log, and the index of the first one after the gap."""
         head, tail = (
             [self._make_log_line(at, stream, line) for at, stream, text in part for line in text[:-1].split(b"\n")]
@@ -272,36 +260,36 @@ class _PageBuilder:
         )
         return (*head, *tail), len(head) if log.omitted else 0
 
-    def _make_log_line(self, at: float, stream: str, line: bytes) -> LogLine:
+    def _make_log_line(self, at: float, stream: str, line: bytes) -> page.LogLine:
         text = line.decode("utf-8", "replace")
         text = text if len(text) <= _LINE_LIMIT else text[:_LINE_LIMIT] + "…"
-        return LogLine(at - self._begun, stream == "err", text, find_harmless(decode_line(line)) or "")
+        return page.LogLine(at - self._begun, stream == "err", text, find_harmless(decode_line(line)) or "")
 
-    def _make_curves(self, table: Mapping[int, Series], shifts: Mapping[int, float]) -> list[Curve]:
+    def _make_curves(self, table: Mapping[int, Series], shifts: Mapping[int, float]) -> list[page.Curve]:
         """The curve of each rank; ``shifts`` are those of its clock."""
         return [
-            Curve(f"rank {rank}", list_points(series, shifts.get(rank, 0.0) - self._begun), rank in self._slow)
+            page.Curve(f"rank {rank}", list_points(series, shifts.get(rank, 0.0) - self._begun), rank in self._slow)
             for rank, series in sorted(table.items())
             if series.count
         ]
 
-    def _build_figures(self) -> list[Figure]:
+    def _build_figures(self) -> list[page.Figure]:
         table = self._run.figures
         figures = []
         for name in [*(name for name in _ORDER if name in table), *(name for name in table if name not in _ORDER)]:
             if curves := self._make_curves(table[name], {}):
                 title, unit = _TITLES.get(name, (name, ""))
                 chosen = _choose_curves(curves)
-                figures.append(Figure(name, title, unit, "rank", chosen, zero=name in _AMOUNTS))
+                figures.append(page.Figure(name, title, unit, "rank", chosen, zero=name in _AMOUNTS))
         return figures
 
-    def _build_samples(self, odd: Container[str]) -> list[Figure]:
+    def _build_samples(self, odd: Container[str]) -> list[page.Figure]:
         """Samples have the times of the head's clock. The curves of ``odd`` hosts are marked."""
         run, figures = self._run, []
         shift = self._shifts.get(run.attempts[-1].started.head, 0.0)
         for name in _OF_HOSTS:
             curves = [
-                Curve(host, list_points(series, shift - self._begun), host in odd)
+                page.Curve(host, list_points(series, shift - self._begun), host in odd)
                 for host in run.hosts
                 if (series := run.samples.get(host, {}).get(name)) and series.count > 1
             ]
@@ -332,16 +320,16 @@ def _find_slow_ranks(run: RunHistory, paces: Mapping[int, float]) -> dict[int, s
     return slow
 
 
-def _make_usage_figure(name: str, by: Literal["rank", "host"], curves: list[Curve]) -> Figure:
+def _make_usage_figure(name: str, by: Literal["rank", "host"], curves: list[page.Curve]) -> page.Figure:
     """The chart of something that is used, in the next smaller unit where it is less than one everywhere."""
     title, unit = _TITLES[name]
     if unit in _SMALLER and max(value for curve in curves for _, value in curve.points) < 1:
         unit = _SMALLER[unit]
         curves = [replace(c, points=tuple((at, 1024 * value) for at, value in c.points)) for c in curves]
-    return Figure(name, title, unit, by, _choose_curves(curves), zero=name not in _LEVELS)
+    return page.Figure(name, title, unit, by, _choose_curves(curves), zero=name not in _LEVELS)
 
 
-def _choose_curves(curves: list[Curve]) -> tuple[Curve, ...]:
+def _choose_curves(curves: list[page.Curve]) -> tuple[page.Curve, ...]:
     if len(curves) <= _CURVES:
         return tuple(curves)
     marked = [curve for curve in curves if curve.marked][: _CURVES // 2]

@@ -12,25 +12,13 @@ from operator import itemgetter
 from statistics import median
 from typing import Literal, NamedTuple
 
+from ipexctl.decide.profile import traces
 from ipexctl.decide.profile.steps import RecordedSteps
-from ipexctl.decide.profile.traces import (
-    Collective,
-    KernelReport,
-    RankTrace,
-    Sum,
-    find_collectives,
-    is_collective,
-    is_synchronous,
-    sum_kernels,
-    sum_operators,
-)
 from ipexctl.model.json_values import Record
 from ipexctl.model.profile import CollectiveTime, CollectiveWait, OperatorTime, Profile, ProfiledRank, UnprofiledRank
 
 EXACT_CLOCK_ERROR = 0.001  # seconds: a clock that the run measured this well is preferred to that of collectives
-_SINGLE_CLOCK_ERROR = (
-    0.01  # seconds: the error of a single collective, which a busy host may leave later; of several their spread
-)
+_SINGLE_CLOCK_ERROR = 0.01  # seconds: of a single collective, which a busy host may leave later; of several: spread
 OPERATOR_LIMIT = 100  # in the profile; the trace has all
 _MAX_WAITS, _MIN_WAITS = 500, 4  # in the profile, of all ranks, and of each however many they are
 _STEPS_ROW, _COLLECTIVES_ROW = 0, 1_000_000  # threads of a merged rank that are none of its process
@@ -61,9 +49,9 @@ class RankSummary(Record):
     end: float
     ends: tuple[float, ...]
     first: int
-    operators: Mapping[str, Sum]
-    collectives: tuple[Collective, ...]
-    kernels: KernelReport
+    operators: Mapping[str, traces.Sum]
+    collectives: tuple[traces.Collective, ...]
+    kernels: traces.KernelReport
 
 
 class Match(NamedTuple):
@@ -86,11 +74,11 @@ class Merging(Record):
     notes: tuple[str, ...]
 
 
-def summarise_rank(trace: RankTrace, steps: RecordedSteps, kernels: KernelReport) -> RankSummary:
+def summarise_rank(trace: traces.RankTrace, steps: RecordedSteps, kernels: traces.KernelReport) -> RankSummary:
     """Returns what the merging needs of one rank."""
     ends = tuple((end - trace.origin) / 1000 for end in steps.ends)
     works = [
-        Collective(f"impi:{name[:40]}", (begin - trace.origin) / 1000, (end - trace.origin) / 1000, True)
+        traces.Collective(f"impi:{name[:40]}", (begin - trace.origin) / 1000, (end - trace.origin) / 1000, True)
         for name, begin, end in sorted(steps.works, key=itemgetter(1))
     ]
     return RankSummary(
@@ -100,8 +88,8 @@ def summarise_rank(trace: RankTrace, steps: RecordedSteps, kernels: KernelReport
         max(each.end for each in trace.slices),
         ends,
         steps.first,
-        sum_operators(trace.slices),
-        tuple(works or find_collectives(trace.slices)),
+        traces.sum_operators(trace.slices),
+        tuple(works or traces.find_collectives(trace.slices)),
         kernels,
     )
 
@@ -170,7 +158,7 @@ def measure_offsets(summaries: Sequence[RankSummary], matches: Sequence[Match]) 
     for match in matches:
         ends: dict[str, float] = {}
         calls = [(each, each.collectives[match.calls[each.rank]]) for each in summaries]
-        if not all(is_synchronous(call) for _, call in calls):
+        if not all(traces.is_synchronous(call) for _, call in calls):
             continue
         for each, call in calls:
             end = (each.origin - first.origin) / 1000 + call.end
@@ -199,7 +187,7 @@ def build_profile(run: str, merging: Merging, missing: Sequence[UnprofiledRank],
         )
         for each in summaries
     )
-    kernels = tuple(sum_kernels((each.host, each.kernels) for each in summaries))
+    kernels = tuple(traces.sum_kernels((each.host, each.kernels) for each in summaries))
     return Profile(
         run,
         first,
@@ -245,11 +233,11 @@ def _measure_union(spans: Sequence[tuple[float, float]]) -> float:
 
 
 def _add_operators(summaries: Sequence[RankSummary]) -> tuple[OperatorTime, ...]:
-    sums: dict[str, Sum] = {}
+    sums: dict[str, traces.Sum] = {}
     for summary in summaries:
         for name, each in summary.operators.items():
-            before = sums.get(name, Sum())
-            sums[name] = Sum(before.calls + each.calls, before.own + each.own, before.total + each.total)
+            before = sums.get(name, traces.Sum())
+            sums[name] = traces.Sum(before.calls + each.calls, before.own + each.own, before.total + each.total)
     costliest = sorted(sums.items(), key=lambda item: -item[1].own)[:OPERATOR_LIMIT]
     return tuple(OperatorTime(name, each.calls, each.own, each.total) for name, each in costliest)
 
@@ -290,7 +278,7 @@ def _list_waits(merging: Merging, waits: Mapping[tuple[int, int], float]) -> tup
 # the merged trace -------------------------------------------------------------------------------------------------
 
 
-def format_trace(merging: Merging, traces: Iterable[RankTrace]) -> Iterator[str]:
+def format_trace(merging: Merging, traces: Iterable[traces.RankTrace]) -> Iterator[str]:
     """Yields the merged trace in pieces: Chrome's JSON, a process per rank (``rank 3 · node1``) with a row of steps,
     its threads, and rows of collectives; arrows go from the rank that came last to those that it kept waiting."""
     yield '{"displayTimeUnit": "ms", "traceEvents": [\n'
@@ -301,7 +289,7 @@ def format_trace(merging: Merging, traces: Iterable[RankTrace]) -> Iterator[str]
     yield "\n]}\n"
 
 
-def _list_all_events(merging: Merging, traces: Iterable[RankTrace]) -> Iterator[str]:
+def _list_all_events(merging: Merging, traces: Iterable[traces.RankTrace]) -> Iterator[str]:
     summaries = {each.rank: each for each in merging.summaries}
     rows: dict[int, list[int]] = {}
     for trace in traces:
@@ -311,10 +299,10 @@ def _list_all_events(merging: Merging, traces: Iterable[RankTrace]) -> Iterator[
     yield from _list_arrows(merging, rows)
 
 
-def _list_events(trace: RankTrace, summary: RankSummary, shift: float, rows: Sequence[int]) -> Iterator[str]:
+def _list_events(trace: traces.RankTrace, summary: RankSummary, shift: float, rows: Sequence[int]) -> Iterator[str]:
     pid = trace.rank
     names = {_STEPS_ROW: "steps", **{_COLLECTIVES_ROW + row: "collectives" for row in sorted(set(rows))}}
-    for thread in sorted({each.thread for each in trace.slices if not is_collective(each.name)}):
+    for thread in sorted({each.thread for each in trace.slices if not traces.is_collective(each.name)}):
         names[thread] = f"thread {thread}"
     yield _format_metadata(pid, 0, "process_name", {"name": f"rank {pid} · {trace.host}"})
     yield _format_metadata(pid, 0, "process_sort_index", {"sort_index": pid})
@@ -325,7 +313,7 @@ def _list_events(trace: RankTrace, summary: RankSummary, shift: float, rows: Seq
         yield _format_slice(pid, _STEPS_ROW, f"step {number}", "step", start + shift, end + shift)
     # Of two that begin together the outer one comes first: viewers take what follows as part of it.
     for each in sorted(trace.slices, key=lambda each: (each.start, -each.end)):
-        if not is_collective(each.name):
+        if not traces.is_collective(each.name):
             start, end = each.start + shift, each.end + shift
             yield _format_slice(pid, each.thread, each.name, each.kind, start, end, each.arguments)
     for call, row in zip(summary.collectives, rows, strict=True):
@@ -349,7 +337,7 @@ def _format_slice(pid: int, thread: int, name: str, kind: str, start: float, end
     return f"{{{words}, {times}}}"
 
 
-def _assign_rows(calls: Sequence[Collective]) -> list[int]:
+def _assign_rows(calls: Sequence[traces.Collective]) -> list[int]:
     """Returns the row of each call: those of one row do not overlap, unless all of `_ROW_LIMIT` are taken."""
     rows: list[float] = []
     chosen = []

@@ -11,24 +11,10 @@ from ipexctl.decide.run.series import add_lines, add_point, count_columns
 from ipexctl.decide.run.slowdown import judge_pace, note_best_pace
 from ipexctl.decide.run.unusual import UnusualReader
 from ipexctl.model import events as e
+from ipexctl.model import run_state as rs
 from ipexctl.model.answers import get_answer_kind
 from ipexctl.model.errors import Kind
 from ipexctl.model.reports import HostStep, LostLoss, StallPlace
-from ipexctl.model.run_state import (
-    Attempt,
-    FigureValue,
-    HostState,
-    NewLines,
-    OpenLine,
-    OutputLog,
-    RankState,
-    ReachedStage,
-    RunHistory,
-    RunState,
-    Series,
-    Stall,
-    StepState,
-)
 from ipexctl.model.text import format_ranks
 
 _TAIL_SIZE = 1 << 12  # bytes of output of each rank, and of mpirun, that are kept for last words
@@ -50,7 +36,7 @@ class RunFold:
     fast ranks write."""
 
     def __init__(self, *, every_line: bool = False) -> None:
-        self.state = RunState()
+        self.state = rs.RunState()
         self._every_line = every_line
         self._splitters: dict[tuple[int, e.Stream], LineSplitter] = {}
         self._launcher: dict[e.Stream, LineSplitter] = {}
@@ -83,7 +69,7 @@ class RunFold:
             case e.PhaseStarted():
                 state.phase = event
             case e.StepStarted(host=host, step=step):
-                self._work_on(host).at = StepState(step, at)
+                self._work_on(host).at = rs.StepState(step, at)
             case e.Progress():
                 self._note_progress(event, at)
             case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
@@ -123,13 +109,13 @@ class RunFold:
             case _ if state.last_attempt is not None:
                 self._handle_rank_event(state.last_attempt, event, at)
 
-    def _handle_rank_event(self, attempt: Attempt, event: e.Event, at: float) -> None:
+    def _handle_rank_event(self, attempt: rs.Attempt, event: e.Event, at: float) -> None:
         match event:
             case e.RankStage(rank=number, host=host, stage=stage):
                 self._note_delay(host, at, event.at)
                 if rank := self._find_rank(number):
                     rank.at = at
-                    rank.stages.append(ReachedStage(event.at, at, stage))
+                    rank.stages.append(rs.ReachedStage(event.at, at, stage))
                     _enter_stage(rank, stage, min(event.at or at, at) if attempt.late else at)
             case e.RankEnded(rank=number, host=host):
                 self._note_delay(host, at, event.at)
@@ -147,7 +133,7 @@ class RunFold:
                 attempt.separate = separate
             case e.Stalled(ranks=ranks, kind=kind):
                 self._note_delay(attempt.started.head, at, event.at)
-                attempt.stalls.append(Stall(event, at, suspects=() if kind == "all" else ranks))
+                attempt.stalls.append(rs.Stall(event, at, suspects=() if kind == "all" else ranks))
                 _place_ranks(attempt, ())
             case e.RankStack() if attempt.stalls and not attempt.stalls[-1].compared:
                 attempt.stalls[-1].stacks.append(event)
@@ -185,27 +171,27 @@ class RunFold:
         state.unusual.clear()
         state.harmless.clear()
         for host in state.hosts.values():
-            host.at, host.ended, host.failure = StepState(), 0, None
+            host.at, host.ended, host.failure = rs.StepState(), 0, None
             host.begins.append(len(host.steps))
         for name in event.hosts:
             self._work_on(name)
 
-    def _work_on(self, name: str) -> HostState:
-        host = self.state.hosts.setdefault(name, HostState(name))
+    def _work_on(self, name: str) -> rs.HostState:
+        host = self.state.hosts.setdefault(name, rs.HostState(name))
         self.state.working[name] = host
         return host
 
     def _note_progress(self, event: e.Progress, at: float) -> None:
         host = self._work_on(event.host)
         if host.at.step != event.step:
-            host.at = StepState(event.step, at)
+            host.at = rs.StepState(event.step, at)
         step = host.at
         step.outcome = ""
         if not step.moved:
             step.moved, step.skipped = at, event.done
         step.done, step.total, step.unit, step.detail = event.done, event.total, event.unit, event.detail
 
-    def _end_step(self, host: HostState, step: HostStep) -> None:
+    def _end_step(self, host: rs.HostState, step: HostStep) -> None:
         if step.outcome == "skipped" and self.state.answered:  # by the play itself, between two verbs
             host.begins.append(len(host.steps))
         host.steps.append(step)
@@ -257,7 +243,7 @@ class RunFold:
         self._end_lines(at)
         if self._next_run or (before and before.over and before.over.reason == "done"):
             state.earlier += 1  # a playbook, or a benchmark, goes on to its next one
-            state.run, self._next_run = RunHistory(), False
+            state.run, self._next_run = rs.RunHistory(), False
         elif before is not None:  # what it left running stays, and so does a host that is no longer there
             back = set(event.ranks)
             state.failures = [each for each in state.failures if each.kind is not Kind.LOST or each.host not in back]
@@ -267,8 +253,8 @@ class RunFold:
             run.plan, run.launch = self._planned.text, self._planned.launch
         if event.title and not state.caught_up:
             run.watched_from = at
-        ranks = [RankState(rank, host, at, staged=at) for rank, host in enumerate(event.ranks[:_RANK_LIMIT])]
-        state.attempt, state.launch_failed = Attempt(event, at, ranks, event.backend), None
+        ranks = [rs.RankState(rank, host, at, staged=at) for rank, host in enumerate(event.ranks[:_RANK_LIMIT])]
+        state.attempt, state.launch_failed = rs.Attempt(event, at, ranks, event.backend), None
         run.attempts.append(state.attempt)
         self._note_delay(event.head, at, event.at)
 
@@ -281,7 +267,7 @@ class RunFold:
         self._note_delay(attempt.started.head, at, event.at)
         attempt.over, attempt.over_at = event, at
 
-    def _find_rank(self, number: int) -> RankState | None:
+    def _find_rank(self, number: int) -> rs.RankState | None:
         """A rank of the last attempt; None of a number that it does not have."""
         attempt = self.state.last_attempt
         return attempt.ranks[number] if attempt and 0 <= number < len(attempt.ranks) else None
@@ -304,14 +290,14 @@ class RunFold:
                 _enter_stage(rank, "running", rank.staged if self.state.run.attempts[-1].late else at)
         self._add_lines(event.rank, event.host, event.stream, splitter.feed(event.data), at)
         if current := splitter.current:
-            self.state.open[key] = OpenLine(event.host, current, splitter.redraws)
+            self.state.open[key] = rs.OpenLine(event.host, current, splitter.redraws)
             self._read_bar(key, event.host, at)
         else:
             self.state.open.pop(key, None)
 
     def _add_launcher_lines(self, stream: e.Stream, text: bytes, at: float) -> None:
         if text:
-            self.state.lines += (NewLines(None, "", stream, text),)
+            self.state.lines += (rs.NewLines(None, "", stream, text),)
             if attempt := self.state.last_attempt:
                 attempt.launcher = (attempt.launcher + text)[-_TAIL_SIZE:]
             add_lines(self.state.run.launcher, at, stream, text)
@@ -327,11 +313,11 @@ class RunFold:
     def _add_lines(self, number: int, host: str, stream: e.Stream, text: bytes, at: float) -> None:
         if not text:
             return
-        self.state.lines += (NewLines(number, host, stream, text),)
+        self.state.lines += (rs.NewLines(number, host, stream, text),)
         if rank := self._find_rank(number):
             rank.tail = extend_tail(rank.tail, text)[-_TAIL_SIZE:]
             ranks = len(self.state.run.attempts[-1].ranks)
-            log = self.state.run.outputs.setdefault(number, OutputLog(max(_LOGS // ranks, _MIN_LOG_SIZE)))
+            log = self.state.run.outputs.setdefault(number, rs.OutputLog(max(_LOGS // ranks, _MIN_LOG_SIZE)))
             add_lines(log, at, stream, text)
         lines = self._select_lines(number, text, at)
         bar = self._bars.pop((number, stream), (0.0, b""))[1]
@@ -381,7 +367,7 @@ class RunFold:
             self._steps[number] = int(figures["step"])
         step = self._steps.get(number)
         printed = [(name, value) for name, value in figures.items() if name not in _POSITIONS]
-        self.state.values += tuple(FigureValue(number, host, stream, name, step, value) for name, value in printed)
+        self.state.values += tuple(rs.FigureValue(number, host, stream, name, step, value) for name, value in printed)
         if rank is None:
             return
         self._check_values(rank, printed, step, at)
@@ -409,7 +395,7 @@ class RunFold:
         if pace is not None:
             self._add_to_series("pace", number, at, pace)
 
-    def _check_values(self, rank: RankState, values: list[tuple[str, float]], step: int | None, at: float) -> None:
+    def _check_values(self, rank: rs.RankState, values: list[tuple[str, float]], step: int | None, at: float) -> None:
         """Notes values that are no numbers; of the loss also on which ranks, since when, and what it was before."""
         for name, value in values:
             if isfinite(value):
@@ -437,7 +423,7 @@ class RunFold:
             return
         table = run.figures.setdefault(name, {})
         if rank not in table:
-            table[rank] = Series(count_columns(len(run.attempts[-1].ranks)))
+            table[rank] = rs.Series(count_columns(len(run.attempts[-1].ranks)))
         add_point(table[rank], at, value)
 
     def _add_sample(self, sample: e.HostSample, at: float) -> None:
@@ -449,13 +435,13 @@ class RunFold:
             run.joules[sample.host] = run.joules.get(sample.host, 0.0) + sample.joules
         table, columns = run.samples.setdefault(sample.host, {}), count_columns(len(set(attempt.started.ranks)))
         for name, value in _list_usage(sample).items():
-            _add_use(table.setdefault(name, Series(columns)), sample, name, value)
+            _add_use(table.setdefault(name, rs.Series(columns)), sample, name, value)
         for use in sample.ranks:
             if rank := self._find_rank(use.rank):
                 rank.cpu, rank.rss = use.cpu, use.rss
             for name, value in (("rank cpu", use.cpu), ("rank memory", use.rss / (1 << 30))):
                 ranks = run.rank_samples.setdefault(name, {})
-                series = ranks.setdefault(use.rank, Series(count_columns(len(attempt.ranks))))
+                series = ranks.setdefault(use.rank, rs.Series(count_columns(len(attempt.ranks))))
                 _add_use(series, sample, name, value)
         self._judge_pace(at)
 
@@ -488,7 +474,7 @@ def _list_usage(sample: e.HostSample) -> dict[str, float]:
     return usage | {name: value for name, value in measured.items() if value is not None}
 
 
-def _add_use(series: Series, sample: e.HostSample, name: str, value: float) -> None:
+def _add_use(series: rs.Series, sample: e.HostSample, name: str, value: float) -> None:
     """One more point; that of a rate is true of the time since the sample before it, also the first one's."""
     if not series.count and name not in _MOMENTARY:
         add_point(series, sample.at - sample.seconds, value)
@@ -500,7 +486,7 @@ def _sum_network(interfaces: Mapping[str, int]) -> int:
     return sum(size for name, size in interfaces.items() if name != "lo")
 
 
-def _measure_pace(rank: RankState, figures: dict[str, float], at: float) -> float | None:
+def _measure_pace(rank: rs.RankState, figures: dict[str, float], at: float) -> float | None:
     """Returns the steps a second since the pace was measured last, where that is long enough ago; of a script that
     prints no steps, the pace that it prints."""
     if "step" not in figures:
@@ -513,7 +499,7 @@ def _measure_pace(rank: RankState, figures: dict[str, float], at: float) -> floa
     return steps / seconds
 
 
-def _count_steps(rank: RankState, step: float, total: float, at: float) -> None:
+def _count_steps(rank: rs.RankState, step: float, total: float, at: float) -> None:
     """Counts the steps of a rank and their time, also those of a bar that begins anew after its end, as in the next
     epoch. What came between is left out where another counter follows, or one that was not at its end. While a longer
     counter goes on, a shorter one does not count; ``total`` is 0 where a line has none."""
@@ -536,7 +522,7 @@ def _is_inner_bar(known: Mapping[str, float], figures: Mapping[str, float]) -> b
     return inner and known.get("step", 0) < known["steps"]
 
 
-def _describe_lost_loss(lost: LostLoss, ranks: list[RankState]) -> str:
+def _describe_lost_loss(lost: LostLoss, ranks: list[rs.RankState]) -> str:
     """``loss is NaN on all 8 ranks since step 30 (2.342 at step 29)``."""
     first = [rank for rank in lost.ranks if rank not in lost.later]
     where = f" on {format_ranks(first)}"
@@ -551,19 +537,19 @@ def _describe_lost_loss(lost: LostLoss, ranks: list[RankState]) -> str:
     return f"loss is {lost.value}{where}{since}{before}{later}"
 
 
-def _enter_stage(rank: RankState, stage: str, at: float) -> None:
+def _enter_stage(rank: rs.RankState, stage: str, at: float) -> None:
     if stage != rank.stage:
         rank.stage, rank.staged = stage, at
 
 
-def _end_rank(rank: RankState, event: e.RankEnded, at: float) -> None:
+def _end_rank(rank: rs.RankState, event: e.RankEnded, at: float) -> None:
     """What is seen first is kept, but for "end not observed", which any better knowledge replaces."""
     if rank.ended is None or (rank.ended.cause == "lost" and event.cause != "lost"):
         rank.ended, rank.ended_at = event, at
         rank.at, rank.line = at, event.line or rank.line
 
 
-def _place_ranks(attempt: Attempt, places: tuple[StallPlace, ...]) -> None:
+def _place_ranks(attempt: rs.Attempt, places: tuple[StallPlace, ...]) -> None:
     """Where ranks stand while they stall; of the others nothing is known."""
     placed = {rank: place for place in places for rank in place.ranks}
     for rank in attempt.ranks:

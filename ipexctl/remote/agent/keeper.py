@@ -120,13 +120,10 @@ class Keeper:
             self.do_periodic_work(now)
         self.journal.close()
 
-    @property
-    def steady(self) -> bool:
-        return self.run.is_steady(_read_clocks())
-
     def compute_pause(self) -> float:
         """Returns seconds until something is due, if nothing arrives before."""
-        until = [self.spec.timings.steady if self.steady else self.spec.timings.tick]
+        timings = self.spec.timings
+        until = [timings.steady if self.run.is_steady(_read_clocks()) else timings.tick]
         if self.grown:
             until.append(WAKE_INTERVAL)
         return min(until)

@@ -17,6 +17,7 @@ from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, procs, rpc, spool
 
 REASON_LENGTH = 400  # bytes of what a keeper died of
+_CRASH = Role.KEEPER + paths.CRASH
 _LEAST_SPACE = 1 << 16  # bytes: with less a disk counts as full
 PIECE = 1 << 20  # bytes of a file in one frame, at most: the controller does much of its work for each frame
 
@@ -137,7 +138,7 @@ def check_if_run_over(directory: str) -> bytes:
         return frames.ENDED
     keeper = files.read_keeper_address(directory)
     if keeper is None:  # it is still to come, or whoever began this run is no more
-        coming = files.is_fresh(directory) and not os.path.exists(_get_crash_path(directory))
+        coming = files.is_fresh(directory) and not os.path.exists(os.path.join(directory, _CRASH))
         return b"" if coming else frames.GONE
     if procs.is_still_alive(procs.Process(keeper.pid, keeper.start, 0, "")):
         return b""
@@ -147,16 +148,12 @@ def check_if_run_over(directory: str) -> bytes:
 def describe_death(directory: str) -> bytes:
     """Why a keeper died that left no final record: its exception, or a full disk; b"" where nothing tells. Raises
     `FileNotFoundError` where the directory has been removed."""
-    crash = procs.read_file(_get_crash_path(directory)).strip()
+    crash = procs.read_file(os.path.join(directory, _CRASH)).strip()
     if not crash:  # there was no space for it either
         space = os.statvfs(directory)
         if space.f_bavail * space.f_frsize < _LEAST_SPACE:
             return b"No space left on device: " + os.fsencode(directory)
     return crash.rpartition(b"\n")[2].replace(b"OSError: ", b"")[:REASON_LENGTH]
-
-
-def _get_crash_path(directory: str) -> str:
-    return os.path.join(directory, Role.KEEPER + paths.CRASH)
 
 
 def connect(directory: str, spec: "RunSpec", role: str, name: str) -> "rpc.Wire":

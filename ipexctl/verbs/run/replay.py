@@ -108,14 +108,9 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
     if not shown:
         raise UsageError(f"{escape(str(directory))} holds no event that can be read")
     yield from ranks.read_unreferenced(at)
-    if not ended and not _was_refused(directory):
+    report = None if ended else read_report(directory)
+    if not ended and not (report and report.refused):  # which ends in the middle
         yield _make_warning(at, "the record ends here, without the command's own end")
-
-
-def _was_refused(directory: Path) -> bool:
-    """Whether the command ended with an error in the middle, which its report has."""
-    report = read_report(directory)
-    return report is not None and report.refused is not None
 
 
 def read_preparation(runs: Path, run: str) -> Iterator[e.Event]:

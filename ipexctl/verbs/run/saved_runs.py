@@ -50,7 +50,8 @@ def prune_runs(
             hint=advise("runs", "--prune", "--older-than", "30d"),
         )
     yield Started("runs", "", ())
-    choice = choose_runs_to_prune(select_saved_runs(runs, names, chosen), policy, time.time(), _is_in_use)
+    saved = select_saved_runs(runs, names, chosen)
+    choice = choose_runs_to_prune(saved, policy, time.time(), lambda run: is_record_in_use(Path(run.directory)))
     removed = []
     for run in choice.removed:
         try:
@@ -64,10 +65,6 @@ def prune_runs(
     size = sum(run.bytes for run in removed)
     command = str(advise("runs", *words, "--yes")) if dry and removed else None
     yield from finish_verb("runs", PruneAnswer(str(runs), tuple(removed), spared, size, dry or None, command))
-
-
-def _is_in_use(run: SavedRun) -> bool:
-    return is_record_in_use(Path(run.directory))
 
 
 def select_saved_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> tuple[SavedRun, ...]:

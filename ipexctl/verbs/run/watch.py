@@ -194,14 +194,14 @@ class RunWatcher:
         """Lets a host go on with half of the hosts, where it has a keeper."""
         host = run_dir.host.name
         may = self.votes and self.elected in ("", host) and self.pending_order is None
-        if not may or not self._order(run_dir, Inspect()):
+        if not may or not self.send_order(Inspect(), run_dir):
             return
         if not self.elected:
             yield e.Message(
                 "gets the vote of this command: it may go on with half of the hosts", host=host, code="vote"
             )
         self.elected = host
-        self._order(run_dir, Vote())
+        self.send_order(Vote(), run_dir)
 
     def _leads(self, host: str) -> bool:
         """Returns whether this host can be reached, and leads the run."""
@@ -347,11 +347,10 @@ class RunWatcher:
                     self.lost_hosts.add(event.failure.host)
                 yield event
 
-    def send_order(self, order: run_control.Order) -> bool:
-        """Sends an order to the keeper on the head; False when its host does not answer, or it has ended."""
-        return self._order(self.head, order)
-
-    def _order(self, run_dir: RemoteRunDir, order: run_control.Order) -> bool:
+    def send_order(self, order: run_control.Order, run_dir: RemoteRunDir | None = None) -> bool:
+        """Sends an order to the keeper on the head, or on another host; False when its host does not answer, or it has
+        ended."""
+        run_dir = run_dir or self.head
         try:
             return run_control.send_order(self.context.links.open(run_dir.host), run_dir, order)
         except LinkError:
