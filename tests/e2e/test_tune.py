@@ -2,6 +2,7 @@
 
 import re
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.groups import memory
-from tests.e2e.workspace import LIGHT, QUICK, RANKS, Workspace, find_orphans
+from tests.e2e.workspace import ACTOR, LIGHT, QUICK, RANKS, Workspace, find_orphans
 from tests.stock import over
 
 TUNE = ("tune", "--limit", "node0,node1", "--vary", "hugepages", "--steps", "8")
@@ -50,6 +51,22 @@ def test_a_launch_that_fails_costs_itself_alone(workspace: Workspace, hosts: Clu
     assert "Study of" in page
     assert "measured and then ended" in page
     assert "the run was stopped" not in page
+
+
+@pytest.mark.beyond_core
+def test_to_wait_for_hosts_uses_none_of_the_budget(
+    workspace: Workspace, script: Path, start: Callable[..., Any]
+) -> None:
+    busy = start("run", *PLAIN, "--limit", "node0,node1", ACTOR, "count", "400", **QUICK)
+    busy.until("0│tick 5\n")
+    command = start(*TUNE, *PLAIN, "--wait", "--budget", "30s", "--output", "plain", script, **QUICK)
+    command.until("waiting for run ", timeout=60.0)
+    time.sleep(20.0)
+    busy.process.send_signal(signal.SIGINT)
+    busy.end(60.0)
+    result = command.end(180.0)
+    assert result.code == 0, result
+    assert "launch 1, hugepages" in result.out, "there is room for one more"
 
 
 def test_a_host_that_is_lost_costs_the_launch_that_had_it(
