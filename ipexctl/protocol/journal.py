@@ -190,14 +190,15 @@ class CheckpointMissed(NamedTuple):
 
 
 class ResumeChosen(NamedTuple):
-    """The ranks go on from this checkpoint, which was ``written`` then; "" where there is none. ``size`` bytes went to
-    hosts that lacked them, from ``sources``."""
+    """The ranks go on from this checkpoint, which was ``written`` then; "" where there is none, and the newest one is
+    ``incomplete`` on these hosts. ``size`` bytes went to hosts that lacked them, from ``sources``."""
 
     name: str
     written: float = 0.0
     size: int = 0
     seconds: float = 0.0
     sources: List[str] = []
+    incomplete: str = ""
     at: float = 0.0
 
 

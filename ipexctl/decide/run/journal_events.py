@@ -246,7 +246,7 @@ class JournalReader:
             case journal.ResumeChosen():
                 sources = tuple(record.sources)
                 self._resumed = e.ResumedFrom(printable(record.name, 200), record.size, record.seconds, sources)
-                yield e.Message(_describe_resume(record), code="resume")
+                yield e.Message(_describe_resume(record), "warning" if record.incomplete else "info", code="resume")
             case journal.NoticeFailed(host=host, why=why):
                 text = f"the command of --host-notify failed: {printable(why, 200)}; the run goes on"
                 yield e.Message(text, "warning", host, "notify")
@@ -371,6 +371,10 @@ def _describe_waiting(hosts: Mapping[str, tuple[str, str, float]], before: int) 
 
 
 def _describe_resume(record: journal.ResumeChosen) -> str:
+    if record.incomplete:
+        name = printable(record.incomplete, 200)
+        why = f"{name} was not written to its end, or lacks parts of hosts that are gone"
+        return f"no whole checkpoint, the script starts from its beginning: {why}"
     if not record.name:
         return "no whole checkpoint yet: the script starts from its beginning"
     text = f"the ranks get {printable(record.name, 200)} to go on from"

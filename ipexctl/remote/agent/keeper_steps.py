@@ -82,7 +82,7 @@ def _check_resuming(run: "KeeperRun") -> None:
     if kept.chosen:
         record = journal.ResumeChosen(kept.chosen.name, kept.chosen.at, kept.size, seconds, sorted(kept.sources))
     else:
-        record = journal.ResumeChosen("", 0.0, kept.size, seconds, sorted(kept.sources))
+        record = journal.ResumeChosen("", 0.0, kept.size, seconds, [], keeping.find_incomplete(kept, hosts))
     run.note(record)
     _launch(run)
 

@@ -49,7 +49,9 @@ def list_whole(keeping: "Keeping", hosts: "Sequence[str]", quiet: bool = False) 
     most = max([len(part.marks) for _, part in copies], default=0) if quiet else 0
     candidates = [(part.name, part.marks, 0) for _, part in copies]
     for name in {name for _, name in own}:
-        candidates.append((name, {host: own[host, name].mark for host in hosts if (host, name) in own}, most))
+        here = {host: own[host, name] for host in hosts if (host, name) in own}
+        writers = set(_find_newest(here).values())
+        candidates.append((name, {host: part.mark for host, part in here.items() if host in writers}, most))
     found: Dict[str, Checkpoint] = {}
     for name, marks, least in candidates:
         if not set(marks.items()) <= set(places):
@@ -60,6 +62,17 @@ def list_whole(keeping: "Keeping", hosts: "Sequence[str]", quiet: bool = False) 
         if needs <= {path for part in parts for path in part.files} and (needs or len(marks) >= least):
             found[_get_key(name, marks)] = Checkpoint(name, max(part.at for part in parts), marks, chosen)
     return sorted(found.values(), key=lambda each: each.at, reverse=True)
+
+
+def _find_newest(parts: "Dict[str, CheckpointPart]") -> "Dict[str, str]":
+    """Returns the host of each file's newest version; the first of those that have the same one: after a restart all
+    hosts have what one of them wrote."""
+    newest: Dict[str, str] = {}
+    for host, part in parts.items():
+        for path in part.files:
+            if path not in newest or _get_time(part, path) > _get_time(parts[newest[path]], path):
+                newest[path] = host
+    return newest
 
 
 def _get_key(name: str, marks: "Dict[str, str]") -> str:
@@ -116,11 +129,9 @@ def plan_resume(keeping: "Keeping", hosts: "Sequence[str]", keep: "KeepSpec") ->
     whole = list_whole(keeping, hosts, quiet=True)
     chosen = next((each for each in whole if ("", _get_key(each.name, each.marks)) not in keeping.failed), None)
     keeping, orders = keeping._replace(chosen=chosen, size=0, sources=frozenset(), due=False), []
-    files: Dict[str, Place] = {}  # of several of one name, that which was written last
-    for place in chosen.places.values() if chosen else ():
-        for path in place.part.files:
-            if path not in files or _get_time(place.part, path) > _get_time(files[path].part, path):
-                files[path] = place
+    places = chosen.places if chosen else {}
+    newest = _find_newest({host: place.part for host, place in places.items()})
+    files = {path: places[host] for path, host in newest.items()}
     for host in hosts if chosen else ():
         own = [part for part in keeping.reports[host].parts if not part.owner]
         present = {path: file for part in own for path, file in part.files.items()}
@@ -136,6 +147,12 @@ def plan_resume(keeping: "Keeping", hosts: "Sequence[str]", keep: "KeepSpec") ->
             keeping = keeping._replace(number=keeping.number + 1)
             orders.append(Order(host, messages.TakeCheckpoint(keeping.number, chosen.name, sources, None, aside)))
     return _add_orders(keeping, orders), orders
+
+
+def find_incomplete(keeping: "Keeping", hosts: "Sequence[str]") -> str:
+    """Returns the name of the newest checkpoint that is here in part; "" where there is none."""
+    parts = [part for host in hosts for part in keeping.reports[host].parts]
+    return max(parts, key=lambda part: part.at).name if parts else ""
 
 
 def _get_time(part: "CheckpointPart", path: str) -> float:

@@ -644,7 +644,7 @@ def test_ranks_without_a_whole_checkpoint_start_from_the_beginning() -> None:
     find_checkpoint(history, "b")
     assert history.at(ks.RunPhase.RUNNING)
     assert messages.RanksPort(4000) in history.sent()
-    assert history.records(journal.ResumeChosen) == [journal.ResumeChosen("")]
+    assert history.records(journal.ResumeChosen) == [journal.ResumeChosen("", incomplete="ckpt/m.pt")]
 
 
 def test_no_rank_starts_where_a_host_cannot_get_the_checkpoint_or_says_nothing() -> None:

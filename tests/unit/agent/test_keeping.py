@@ -152,3 +152,19 @@ def test_a_host_that_had_nothing_to_report_gets_one_copy() -> None:
     known, (order,) = keeping.plan_copies(know(a=[make_part(1, 0, 1, 2)]), HOSTS, KEEP)
     known, _ = keeping.end_order(known, order.host, CheckpointTaken(order.message.number, "", 10, 1.0))
     assert keeping.plan_copies(known, HOSTS, KEEP)[1] == []
+
+
+def test_what_a_restart_has_put_on_all_hosts_is_a_part_of_the_host_alone_that_writes_it() -> None:
+    def write(step: int, **more: Any) -> CheckpointPart:
+        return CheckpointPart("ckpt.pt", f"m{step}", {"ckpt.pt": [10, step * 10**9]}, float(step), **more)
+
+    (both,) = keeping.list_whole(know(a=[write(1)], b=[write(1)], c=[write(1)]), HOSTS)
+    assert both.marks == {"a": "m1"}
+    known = know(a=[write(2)], b=[write(1)], c=[write(1)])
+    known, (order,) = keeping.plan_copies(known, HOSTS, KEEP)
+    assert order.message.part is not None
+    assert order.message.part.marks == {"a": "m2"}
+    known, _ = keeping.end_order(known, order.host, CheckpointTaken(order.message.number, "", 10, 1.0))
+    for hosts in (("a", "b", "d"), ("b", "d")):  # c has gone, and then a with what it wrote
+        (newest, *_) = keeping.list_whole(known, hosts, quiet=True)
+        assert newest.at == 2.0
