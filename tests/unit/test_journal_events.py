@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -101,14 +102,28 @@ def test_a_stall_its_stacks_and_what_they_say_together() -> None:
     assert isinstance(compared, e.StallCompared)
     assert compared.places == (StallPlace((0,), "train.py:0"), StallPlace((1,), "train.py:1"))
     assert describe(message)[3].endswith("the stacks are saved; ending the run")
-    some = journal.Stall([1], False, False, 300.0, {1: "S"})
-    *_, message = read(some, stacks[1], journal.InquiryEnded())
-    assert describe(message)[3].endswith("the stacks are saved; going on")
     stragglers, _ = read(journal.Straggling([1], 1, 60.0, True, 7.0))
     assert stragglers == e.Stalled((1,), 60.0, "stragglers", {}, True, 7.0)
+    some = journal.Stall([1], False, True, 300.0, {1: "T"})
     *_, resumed, message = read(some, journal.Resumed(9.0))
     assert resumed == e.Resumed(9.0)
     assert describe(message) == ("info", "", "resumed", "the stalled ranks make progress again")
+
+
+def test_a_rank_that_is_idle_among_others_is_stalled_if_two_looks_find_it_in_the_same_collective() -> None:
+    def look(number: int) -> list[Any]:
+        last = f'[{{"group":"g","ranks":[0,1],"rank":1,"number":{number},"kind":"all_reduce","size":4,"done":false}}]'
+        text = f'Thread 0x1 (most recent call first):\n  File "train.py", line 7 in step\nCollectives: {last}\n'
+        stack = rank_records.RankStack(1, "node1", 5, "S", "", text)
+        return [journal.Stall([1], False, False, 300.0, {1: "S"}, early=True), stack, journal.InquiryEnded()]
+
+    assert read(*look(7), *look(8), *look(9)) == []
+    [stalled, warning, *_, message] = read(*look(7), *look(8), *look(8), *look(8))
+    assert isinstance(stalled, e.Stalled)
+    assert describe(warning)[3] == "no progress for 300 s: rank 1 on node1 is silent and idle (1 in state S)"
+    assert describe(message)[3].endswith("the stacks are saved; going on")
+    *_, message = read(journal.StacksRequested("r"), *look(7))
+    assert describe(message)[2] == "stacks"
 
 
 def test_whoever_came_later_learns_when_all_of_before_was_read() -> None:

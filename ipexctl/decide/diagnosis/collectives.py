@@ -47,6 +47,16 @@ def have_mismatch(stacks: Iterable[RankStack]) -> bool:
     return False
 
 
+def list_positions(stacks: Iterable[RankStack]) -> dict[int, frozenset[tuple[str, int, bool]]]:
+    """Returns the last collective of each group of each rank: which one, and whether it has ended. They change while a
+    rank gets on, however slowly."""
+    positions: dict[int, frozenset[tuple[str, int, bool]]] = {}
+    for stack in stacks:
+        lasts = [last for members in _read_groups([stack]).values() for last in members.values()]
+        positions[stack.rank] = frozenset((last.group, last.number, last.done) for last in lasts)
+    return positions
+
+
 def find_awaited(stacks: Iterable[RankStack]) -> set[int]:
     """Returns the ranks of the groups in which a collective has not ended."""
     groups = _read_groups(stacks).items()

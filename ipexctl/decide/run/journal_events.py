@@ -6,7 +6,12 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from ipexctl.decide.diagnosis import stack_traces
-from ipexctl.decide.diagnosis.collectives import describe_collectives, find_awaited, have_mismatch
+from ipexctl.decide.diagnosis.collectives import (
+    describe_collectives,
+    find_awaited,
+    have_mismatch,
+    list_positions,
+)
 from ipexctl.decide.diagnosis.worlds import describe_rendezvous, describe_worlds, find_hopeless_rendezvous
 from ipexctl.decide.run.demux import Demux, Piece
 from ipexctl.decide.run.lines import LineHolder
@@ -37,6 +42,7 @@ class JournalReader:
         self._stacks: list[e.RankStack] = []
         self._stall: e.Stalled | None = None
         self._early: e.Stalled | None = None  # which its stacks have to show
+        self._positions: dict[int, frozenset[tuple[str, int, bool]]] = {}  # of ranks, at the last look
         self._requested = self._alarmed = False  # why the inquiry under way was begun
         self._sampling = False  # it is for a run that has become slow, and nothing else
         self._rendezvous: dict[int, rank_records.RankRendezvous] = {}  # of ranks that meet elsewhere than was planned
@@ -137,7 +143,7 @@ class JournalReader:
         """What was known of the ranks of the attempt before is over; others may be left."""
         yield from self.release_lines(ended=True)
         self._lines, self._rendezvous, self._stall, self._stacks = {}, {}, None, []
-        self._met, self._connected, self._well, self.ready = set(), set(), set(), set()
+        self._met, self._connected, self._well, self.ready, self._positions = set(), set(), set(), set(), {}
         known = {*self._running.hosts, *self._running.labels.values()}
         by_rank = {rank: host for host, ranks in launched.placed.items() for rank in ranks if host in known}
         hosts = tuple(by_rank[rank] for rank in sorted(by_rank)) or self._running.hosts
@@ -279,10 +285,16 @@ class JournalReader:
         stacks, groups = self._stacks, stack_traces.group_stacks(self._stacks)
         early, self._early = self._early, None
         shown = stack_traces.show_stall(groups, stacks) or have_mismatch(stacks) or self._requested
+        if early and early.kind == "some":  # others get on: one is shown that has not since the last such look
+            before, self._positions = self._positions, list_positions(stacks)
+            same = {rank for rank, position in before.items() if self._positions.get(rank) == position}
+            shown = self._stall is None and not same.isdisjoint(early.ranks)
         if early and (shown or self._find_missing(early.ranks) or self._find_hopeless(early.ranks)):
             yield from self._report_stall(early)
             yield from stacks
             self._stacks = stacks
+        elif early and self._requested:
+            yield from stacks
         elif early:
             self._stacks = []
             return

@@ -1,7 +1,8 @@
 """Whether a run gets on: which ranks have shown no sign of progress for how long. Knows no clock and no process.
 
 Signs are bytes written, stages reached, others' good ends. All ranks silent is a stall. One rank silent among others
-that are not is one only if it also uses no processor time: many scripts let rank 0 alone print."""
+that are not is one only if it also uses no processor time: many scripts let rank 0 alone print. And whether that one
+is, and does not wait for what is slow, takes two looks at its stacks."""
 
 from typing import Dict, List, Optional, Pattern, Set, Union
 
@@ -13,6 +14,7 @@ IDLE_SHARE = 0.02  # share of a core below which a rank does nothing
 # Seconds after the request for a rank's stacks in which its output is no sign: a signal ends what waits in the kernel,
 # and torch's store client writes so (TCPStore.cpp: "retrying … Interrupted system call").
 ECHO_SECONDS = 1.0
+SECOND_LOOK = 4  # this part of `stall_warn` lies between the first two looks at ranks that are idle
 MISSED_SECONDS = 3.0  # in which all ranks wait in their rendezvous, and another one has ended without having been there
 
 
@@ -36,6 +38,10 @@ class ProgressMonitor:
         self.met: "Set[int]" = set()  # ranks that have entered it
         self.ready: "Set[int]" = set()  # programs that are up, and need give no further sign
         self.reported: "Set[int]" = set()  # ranks of the stall that goes on
+        self.again, self.pause = (
+            0.0,
+            0.0,
+        )  # when ranks that are idle among others are looked at again
         self.stragglers_reported = False
 
     @property
@@ -98,8 +104,8 @@ class ProgressMonitor:
 
     def find_stall(self, now: float) -> "Optional[Stall]":
         """Returns a new stall, or None. The same ranks are reported once, until they make progress again. ``grave``:
-        not only idle (as a rank that waits for another one to write a checkpoint), but no one gets on, or a rank is
-        stopped or stuck in the kernel."""
+        not only idle (as a rank that waits for another one to write a checkpoint, or for a slow network), but no one
+        gets on, or a rank is stopped or stuck in the kernel. Idle ranks are looked at again and again."""
         if not self.warn or not self.signs:
             return None
         last = max([*self.signs.values(), *self.well.values()])
@@ -111,13 +117,15 @@ class ProgressMonitor:
         }
         fresh = silent - self.reported
         self.reported &= silent
-        if not fresh:
-            return None
-        self.reported = silent
         states = {rank: self.states.get(rank, "?") for rank in sorted(silent)}
         grave = everyone or any(state in "TtD" for state in states.values())
+        if not silent or not (fresh or (not grave and now >= self.again)):
+            return None
+        self.reported = silent
         seconds = now - (last if everyone else max(self.signs[rank] for rank in silent))
-        return Stall(sorted(silent), everyone, grave, seconds, states)
+        self.pause = self.warn / SECOND_LOOK if fresh else 2 * self.pause
+        self.again = now + self.pause
+        return Stall(sorted(silent), everyone, grave, seconds, states, early=not grave)
 
     def find_early_stall(self, now: float) -> "Optional[Stall]":
         """Returns a new stall of all ranks, or of those that wait for one that has ended, or None; whether they can
