@@ -211,6 +211,10 @@ def test_an_old_release_for_want_of_a_wheel_is_refused_with_the_command_that_bui
         assert refusal.sentence == "hydra 0.11 is an older release than the newest, 1.3"
         assert refusal.reasons == ("1.3 needs ours, of which there are only sources", "as it is: hydra==0.11")
         assert str(refusal.hint).endswith("\nipexctl install --with early --with hydra --build ours")
+        (bench.path / "r.txt").write_text("early\nhydra\n")
+        listed = bench.play(index, requirements=(str(bench.path / "r.txt"),), builds=True).refusal
+        assert listed is not None
+        assert (listed.sentence, listed.reasons) == (refusal.sentence, refusal.reasons)
         assert "builds nothing" in str(bench.play(index, with_=("hydra",), build=("ours",)).refusal), "a playbook"
         bench.play(index, with_=("early", "hydra"), build=("ours",), builds=True)
         assert bench.marker()["packages"].items() >= {"hydra": "1.3", "ours": "1.0"}.items()

@@ -41,18 +41,8 @@ def compare_runs(pages: Sequence[NamedPage]) -> CompareAnswer:
     return CompareAnswer(runs, tuple(differences), tuple(ratios), summary)
 
 
-_ORDER = (
-    "starts",
-    "slow host",
-    "text of the script",
-    "backend",
-    "MPI",
-    "ranks",
-    "ranks per host",
-    "threads per rank",
-    "words of the script",
-    "command",
-)  # what tells most comes first
+_ORDER = ("starts", "slow host", "text of the script", "backend", "MPI", "ranks", "ranks per host", "threads per rank",
+          "words of the script", "command")  # what tells most comes first  # fmt: skip
 _NAMED = 4  # differences in the summary
 
 

@@ -134,7 +134,7 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
         lost_loss=attempt.lost_loss and replace(attempt.lost_loss, command=_make_command(state, "--stop-on-nan")),
         slow_host=attempt.slow_host,
         restarts=tuple(" · ".join(describe_restart(*pair)) for pair in pairwise(run.attempts)),
-        resume=_make_resume_command(state) if goes_on else None,
+        resume=_make_command(state, "--resume", "auto", needs="--keep") if goes_on else None,
         command=begun.command,
         backend=attempt.backend,
         planned_backend=begun.backend,
@@ -147,11 +147,6 @@ def _find_last_loss(attempt: Attempt) -> float | None:
     if rank is None or rank.loss is None or attempt.lost_loss:
         return None
     return rank.figures.get("train_loss", rank.loss[1])
-
-
-def _make_resume_command(state: RunState) -> Hint | None:
-    """Returns the same command line that goes on from the newest checkpoint, where the run keeps them."""
-    return _make_command(state, "--resume", "auto", needs="--keep")
 
 
 def _make_command(state: RunState, option: str, *value: str, needs: str = "") -> Hint | None:

@@ -239,7 +239,7 @@ class InstallSession(relay.FileRelay):
             os.unlink(os.path.join(target, MARKER))
         relay.remove_path(target)
         os.makedirs(tmp, mode=0o755, exist_ok=True)
-        before = measure_free_bytes(tmp)
+        before = shutil.disk_usage(tmp).free
         if before < unpacked:
             raise SessionError("no-space", "no space left", need=unpacked, free=before, at=self.base)
         env = build_uv_environment(tmp, choose_uv_cache(self.base) if keep else os.path.join(tmp, "uv"), stall)
@@ -504,12 +504,6 @@ def measure_room(path: str) -> Tuple[int, Optional[int], str]:
         if hard_files or soft_files:
             files = max((hard_files or soft_files) - used_files, 0)
     return free, files, at
-
-
-def measure_free_bytes(path: str) -> int:
-    """Of the file system of an existing directory."""
-    space = os.statvfs(path)
-    return space.f_bavail * space.f_frsize
 
 
 def list_directory(path: str) -> List[str]:

@@ -371,7 +371,7 @@ def _describe_old_releases(
     """Describes packages named without a version that are older than the newest wheel (uv's reason) or pre-releases.
     Raises `UsageError` (exit 4) for one that is older because something has only sources."""
     tool, versions = packages.find_uv(), {wheel.name: wheel.version for wheel in wheels}
-    names = [name for text in request.task.with_ if (name := read_package_name(text)) == canonicalize_name(text)]
+    names = [name for text in request.requested if (name := read_package_name(text)) == canonicalize_name(text)]
     names = [name for name in names if name in versions and name not in sources.preferred]
     if not names:
         return []
