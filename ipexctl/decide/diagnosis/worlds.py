@@ -69,8 +69,9 @@ def find_hopeless_rendezvous(records: Sequence[RankRendezvous], hosts: Sequence[
     missing = max(record.size - here, 0)
     rest = f", where {missing} of {pluralize(record.size, 'rank')} cannot be met"
     if record.address.startswith("file:"):
-        if missing and not record.inner and record.fault and not record.fault.startswith(NETWORK_FILE_SYSTEMS):
-            why = f"that is another file on each host ({printable(record.fault, 30)}){rest}"
+        own = {each.fault for each in records if each.fault and not each.fault.startswith(NETWORK_FILE_SYSTEMS)}
+        if missing and not record.inner and len({each.host for each in records}) == len(own) > 1:
+            why = f"that is another file on each host ({printable(record.fault.partition(' ')[0], 30)}){rest}"
     elif record.fault:
         why = f"{record.host} has no address for this name ({printable(record.fault, 100)})"
     elif means_itself(record.address) and here < len(hosts):
@@ -85,9 +86,16 @@ def describe_rendezvous(
     records: Mapping[int, RankRendezvous], waiting: Collection[int], hosts: Sequence[str]
 ) -> list[str]:
     """Returns lines about those of the ``waiting`` ranks that look for the others elsewhere than was planned."""
+    groups = group_rendezvous(records, waiting)
+    return [find_hopeless_rendezvous(group, hosts) or _describe_change(group) for group in groups]
+
+
+def group_rendezvous(
+    records: Mapping[int, RankRendezvous], waiting: Collection[int]
+) -> Collection[Sequence[RankRendezvous]]:
+    """Returns the ``waiting`` ranks by where they look for the others."""
     changes = [record for rank, record in sorted(records.items()) if rank in waiting]
-    groups = group_pairs(((record.line, record.address), record) for record in changes)
-    return [find_hopeless_rendezvous(group, hosts) or _describe_change(group) for group in groups.values()]
+    return group_pairs(((record.line, record.address), record) for record in changes).values()
 
 
 def _describe_change(records: Sequence[RankRendezvous]) -> str:

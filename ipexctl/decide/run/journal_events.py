@@ -5,14 +5,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
 
-from ipexctl.decide.diagnosis import stack_traces
-from ipexctl.decide.diagnosis.collectives import (
-    describe_collectives,
-    find_awaited,
-    have_mismatch,
-    list_positions,
-)
-from ipexctl.decide.diagnosis.worlds import describe_rendezvous, describe_worlds, find_hopeless_rendezvous
+from ipexctl.decide.diagnosis import collectives, stack_traces, worlds
 from ipexctl.decide.run.demux import Demux, Piece
 from ipexctl.decide.run.lines import LineHolder
 from ipexctl.model import events as e
@@ -169,7 +162,7 @@ class JournalReader:
             case rank_records.RankRendezvous():
                 yield from self._note_rendezvous(record)
             case journal.SeparateWorlds(at=at):
-                separate = describe_worlds(record)
+                separate = worlds.describe_worlds(record)
                 yield e.WorldsCompared(separate, at)
                 if separate is None:
                     yield e.Message("the ranks have met after all", code="met")
@@ -284,9 +277,9 @@ class JournalReader:
         """Yields where the ranks stood whose stacks have come: at a stall, on request, or as a sample of their pace."""
         stacks, groups = self._stacks, stack_traces.group_stacks(self._stacks)
         early, self._early = self._early, None
-        shown = stack_traces.show_stall(groups, stacks) or have_mismatch(stacks) or self._requested
+        shown = stack_traces.show_stall(groups, stacks) or collectives.have_mismatch(stacks) or self._requested
         if early and early.kind == "some":  # others get on: one is shown that has not since the last such look
-            before, self._positions = self._positions, list_positions(stacks)
+            before, self._positions = self._positions, collectives.list_positions(stacks)
             same = {rank for rank, position in before.items() if self._positions.get(rank) == position}
             shown = self._stall is None and not same.isdisjoint(early.ranks)
         if early and (shown or self._find_missing(early.ranks) or self._find_hopeless(early.ranks)):
@@ -306,8 +299,8 @@ class JournalReader:
         stalled = {stack.rank for stack in self._stacks}
         lines = [] if early else [*filter(None, [self._describe_missing(stalled)])]
         lines += stack_traces.format_comparison(groups, len(stalled))
-        lines += describe_collectives(self._stacks)
-        lines += describe_rendezvous(self._rendezvous, stalled - self._connected, self._running.hosts)
+        lines += collectives.describe_collectives(self._stacks)
+        lines += worlds.describe_rendezvous(self._rendezvous, stalled - self._connected, self._running.hosts)
         if self._alarmed or not self._requested:
             odd = self._find_missing(stalled) or stack_traces.find_odd_ranks(groups)
             yield e.StallCompared(odd, "\n".join(lines), places)
@@ -323,10 +316,10 @@ class JournalReader:
 
     def _note_rendezvous(self, record: rank_records.RankRendezvous) -> Events:
         yield e.RendezvousChanged(*record)
-        text = find_hopeless_rendezvous([record], self._running.hosts)
-        if text and not self._find_hopeless(self._rendezvous):  # one is as good as all
-            yield e.Message(text, "warning", code="master-addr")
+        known = self._find_hopeless(self._rendezvous)
         self._rendezvous[record.rank] = record
+        if not known and (text := self._find_hopeless(self._rendezvous)):
+            yield e.Message(text, "warning", code="master-addr")
 
     def _read_sample(self, sample: samples.HostSample | Unreadable) -> Events:
         """What cannot be read, or is of no host of the run, is a gap in a curve."""
@@ -338,18 +331,17 @@ class JournalReader:
 
     def _report_stall(self, stall: e.Stalled) -> Events:
         hosts, hopeless = self._running.hosts, self._find_hopeless(stall.ranks)
-        text = self._describe_missing(stall.ranks) or stack_traces.describe_stall(stall, hosts, hopeless=hopeless)
+        text = self._describe_missing(stall.ranks) or stack_traces.describe_stall(stall, hosts, hopeless=bool(hopeless))
         self._stall, self._alarmed = stall, True
         self._stacks = self._stacks if self._requested else []
         yield stall
         yield e.Message(text, "warning", code="stalled")
 
-    def _find_hopeless(self, stalled: Collection[int]) -> bool:
-        """Returns whether one of these ranks waits in a rendezvous to which others cannot come."""
-        records = [
-            record for rank, record in self._rendezvous.items() if rank in stalled and rank not in self._connected
-        ]
-        return any(find_hopeless_rendezvous([record], self._running.hosts) for record in records)
+    def _find_hopeless(self, stalled: Collection[int]) -> str:
+        """Returns what is wrong where some of these ranks wait in a rendezvous to which others cannot come; else ""."""
+        groups = worlds.group_rendezvous(self._rendezvous, {*stalled} - self._connected)
+        texts = (worlds.find_hopeless_rendezvous(group, self._running.hosts) for group in groups)
+        return next(filter(None, texts), "")
 
     def _describe_missing(self, stalled: Collection[int]) -> str:
         missing, joined = self._find_missing(stalled), self._connected
@@ -361,7 +353,7 @@ class JournalReader:
         waiting = self._met - self._connected - self._well
         if waiting and waiting.issuperset(stalled):
             return tuple(sorted(self._well - self._met))
-        return tuple(sorted(self._well & find_awaited(self._stacks)))
+        return tuple(sorted(self._well & collectives.find_awaited(self._stacks)))
 
 
 def make_run_started(running: Running, at: float) -> e.RunStarted:

@@ -117,7 +117,7 @@ class Worlds:
 
             name = place["address"]
             if file:
-                write(find_file_system(file))
+                write(identify_directory(file))
             elif name == "localhost" or ":" in name or not name.strip("0123456789."):
                 write()
             else:  # which a server of names may take seconds for
@@ -363,14 +363,16 @@ def is_own(file: str) -> bool:
     return file.endswith(".py") and not any(part in file for part in LIBRARIES)
 
 
-def find_file_system(path: str) -> str:
-    """Returns the type of the file system that a file is on, or will be: ext4, nfs4 …"""
+def identify_directory(path: str) -> str:
+    """Returns the type of the file system that a file is on, or will be (ext4, nfs4 …), and which directory of which
+    file system it is in: containers of one machine may share one."""
     directory = os.path.realpath(os.path.dirname(os.path.abspath(path)))
+    place = os.stat(directory)
     with open("/proc/self/mounts") as mounts:
         types = {words[1]: words[2] for words in map(str.split, mounts)}
     while directory not in types:
         directory = os.path.dirname(directory)
-    return types[directory]
+    return "%s %d:%d" % (types[directory], place.st_dev, place.st_ino)
 
 
 def find_name_fault(name: str) -> str:
