@@ -169,7 +169,7 @@ class RendezvousChanged(Event):
     line: str = ""
     at: float = 0.0
     inner: bool = False  # a process that the rank has started looks for others
-    fault: str = ""  # the type of the file system of a file; why the host has no address for a name
+    fault: str = ""  # of a file the type of its file system and its directory; why the host has no address for a name
 
 
 class WorldsCompared(Event):
