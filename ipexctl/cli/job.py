@@ -172,8 +172,7 @@ def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...]) -> list[s
     names = list(dict.fromkeys(name for word in args if (name := word.partition("=")[0]) in own))
     if not names:
         return []
-    goes = "goes" if len(names) == 1 else "go"
-    warning = f"{', '.join(names)} {goes} to the script: options of ipexctl stand before it"
+    warning = f"{', '.join(names)} {'go' if names[1:] else 'goes'} to the script: options of ipexctl stand before it"
     if not {"--dry-run", "--emit", "--check", "--help"} & {*args, *names}:
         return [warning]
     from ipexctl.model.errors import UsageError

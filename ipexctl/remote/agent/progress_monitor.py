@@ -38,10 +38,7 @@ class ProgressMonitor:
         self.met: "Set[int]" = set()  # ranks that have entered it
         self.ready: "Set[int]" = set()  # programs that are up, and need give no further sign
         self.reported: "Set[int]" = set()  # ranks of the stall that goes on
-        self.again, self.pause = (
-            0.0,
-            0.0,
-        )  # when ranks that are idle among others are looked at again
+        self.again = self.pause = 0.0  # when ranks that are idle among others are looked at again
         self.stragglers_reported = False
 
     @property
