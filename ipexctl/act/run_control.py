@@ -210,8 +210,7 @@ LAST = (frames.END, GAVE_UP, REMOVED)  # kinds behind which nothing comes
 class OutputFrame(Record):
     """A piece of the run's files, of one of the kinds of `protocol.frames`; or one of the follower's own about its link
     (LOST and BACK; GAVE_UP ends it, and REMOVED, where the run's directory is gone; SILENT: for how many seconds, 0: no
-    longer) and about bytes that are gone
-    (`frames.get_missing_kind`: how many)."""
+    longer) and about bytes that are gone (`frames.get_missing_kind`: how many)."""
 
     kind: str
     data: bytes = b""

@@ -142,7 +142,7 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
         if starts_script:
             foreign, reasons, better = _translate_launch_options(words, own)
         sentence = f"{verb} has no option {', '.join(foreign) or error.option_name}"
-        if starts_script and error.option_name in _PYTHON_OPTIONS:
+        if starts_script and error.option_name in _PYTHON_OPTIONS and error.option_name in words:
             at = words.index(error.option_name)
             better = [*words[:at], "python", *words[at:]]
         elif not foreign:
