@@ -1,6 +1,6 @@
 """The answers of ``install``, ``verify``, ``uninstall``, ``wheels`` and ``stacks``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.json_values import JsonRecord
@@ -23,6 +23,7 @@ class ImportCheck(JsonRecord):
     mpi: str | None = None
     preload: Mapping[str, str] | None = None
     same: int | None = None
+    failed: Sequence[str] | None = None  # packages that were added and cannot be imported
 
 
 class InstallAnswer(AnyAnswer):

@@ -34,7 +34,7 @@ from ipexctl.model.stack import InstallMarker, MpiLauncher, Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.model.wheels import Lock
-from ipexctl.protocol.session import ImportReport, Inspection
+from ipexctl.protocol.session import Inspection
 from ipexctl.verbs.common.mpi import find_hosts_mpi
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
 from ipexctl.verbs.common.relay import distribute_artifacts
@@ -423,7 +423,10 @@ def _report_result(
         changed=tuple(name for name in steps.steps if name in changed),
         unchanged=tuple(name for name in steps.steps if name not in changed and name not in unknown),
         failed={name: failure.what for name, failure in job.failed.items() if failure.host},
-        hosts=tuple(_report_import(name, env.report) for name, env in verified.items()),
+        hosts=tuple(
+            ImportCheck(name, **{**env.report._asdict(), "problems": tuple(env.report.problems)})
+            for name, env in verified.items()
+        ),
         next=next_command,
     )
     if steps.changes_nothing and not job.failed:
@@ -432,12 +435,6 @@ def _report_result(
             f"{pluralize(len(steps.steps), 'host')} {has} {job.stack.name} already: nothing to do, changed 0"
         )
     return (yield from _end(answer, job.failed))
-
-
-def _report_import(host: str, report: ImportReport) -> ImportCheck:
-    values = {**report._asdict(), "problems": tuple(report.problems)}
-    del values["failed"]
-    return ImportCheck(host, **values)
 
 
 def _report_stop(stopped: InstallStopped, of: int) -> Workflow[InstallAnswer]:

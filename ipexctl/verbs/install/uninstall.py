@@ -3,6 +3,7 @@
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.model.answers.install import UninstallAnswer
@@ -86,11 +87,8 @@ def _remove_envs(sessions: InstallSessions, pythons: Mapping[str, str], installe
 
     def remove(link: Link, emit: Emit) -> int | Failure:
         name = link.host.name
-
-        def report(done: int, total: int) -> None:
-            emit(Progress(name, "remove", done, total, "files", local=True))
-
-        answer = sessions.call(name, "remove", Removed, progress=report)
+        progress = partial(Progress, name, "remove", unit="files", local=True)
+        answer = sessions.call(name, "remove", Removed, progress=lambda done, total: emit(progress(done, total)))
         if answer.used:
             return _describe_environment_use(sessions, name, name, answer.used[0])
         return len(answer.removed)
