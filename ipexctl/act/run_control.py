@@ -172,8 +172,6 @@ def read_run_description(link: Link, directory: str) -> messages.RunDescription:
     not that run, or none that can be."""
     problem = "the run cannot be read"
     done = link.run(build_agent_command(directory, Role.SHOW, directory))
-    if done.status == paths.GONE_STATUS:
-        raise LinkError(Failure(link.host.name, Kind.STEP, f"{problem}: its directory is gone", code=REMOVED))
     about = _parse_answer(link, done, problem, messages.RunDescription)
     ranks = sorted(rank for node in about.hosts.values() for rank in node.ranks)
     places = [node.directory for node in about.hosts.values()]
@@ -191,6 +189,9 @@ def _parse_answer(link: Link, done: Completed, problem: str, kind: type[T], *oth
     """The agent's answer, its last line. Raises `LinkError`, which begins with ``problem``, for another than these."""
     if done.status == UNTRUSTED:
         raise make_remote_error(link, done.status, done.err)
+    if done.status == paths.GONE_STATUS:
+        what = f"{problem}: the run is over, and its directory is gone"
+        raise LinkError(Failure(link.host.name, Kind.STEP, what, code=REMOVED))
     answer = KINDS.read((done.out.strip().splitlines() or [b""])[-1])
     kinds: tuple[type[T] | type[S], ...] = (kind, *others)
     if isinstance(answer, kinds):
