@@ -7,6 +7,7 @@ is stopped or closed that file, is looked at with py-spy where the environment h
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import Dict, Iterator, List, Tuple
 
 from ipexctl.protocol.hooks import ASK, RANKS, STACKS, STACKS_SIGNAL
@@ -59,8 +60,10 @@ def collect_stacks(
         grouped = {path: pid for path, pid in asked.items() if _ask_for_collectives(path, pid)}
         patience, limit = spec.timings.stacks, (time.monotonic() + until) / 2
         told = _collect_answers(before, grouped, patience, limit)
-        for pid in asked.values():
-            os.kill(pid, STACKS_SIGNAL)
+        for path, pid in asked.items():
+            if has_file_open(pid, path):  # it may have ended meanwhile
+                with suppress(OSError):
+                    os.kill(pid, STACKS_SIGNAL)
         for path, text in _collect_answers(before, asked, patience, limit).items():
             texts[asked.pop(path)] = told.get(path, "") + text
     spy = os.path.join(os.path.dirname(sys.executable), "py-spy")

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -48,6 +49,31 @@ def test_a_process_that_waits_for_a_core_is_waited_for(tmp_path: Path) -> None:
             assert result.text == "the stacks"
         finally:
             rank.kill()
+
+
+ENDS = """
+import os, signal, sys
+stacks = open(sys.argv[1], "w")
+signal.signal(int(sys.argv[2]), print)
+ask = "%s.%d.ask" % (sys.argv[1].rpartition(".")[0], os.getpid())
+os.mkfifo(ask)
+print("ready", flush=True)
+open(ask)  # until it is asked
+"""
+
+
+def test_a_process_that_ends_while_it_is_asked_harms_nobody(tmp_path: Path) -> None:
+    (tmp_path / RANKS).mkdir()
+    words = [sys.executable, "-c", ENDS, str(tmp_path / RANKS / f"0{STACKS}"), str(int(STACKS_SIGNAL))]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as rank:
+        assert rank.stdout
+        assert rank.stdout.readline() == "ready\n"
+        threading.Thread(target=rank.wait).start()  # as the wrapper, which leaves nothing of its number
+        wrapper = procs.find_process(os.getpid())
+        assert wrapper
+        spec = SPEC._replace(timings=SPEC.timings._replace(stacks=3.0, node_lease=600.0))
+        stacks = collect_stacks(str(tmp_path), {0: wrapper}, spec, time.monotonic())
+        assert [stack.state for stack in stacks if stack.pid == rank.pid] == ["X"]
 
 
 TORCH = """
