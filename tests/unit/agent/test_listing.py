@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ from ipexctl.model.events import Answer, CleanupChecked, Message, RankStack, Run
 from ipexctl.model.hosts import Host, Inventory, LinkError
 from ipexctl.protocol import frames, journal, messages, rank_records
 from ipexctl.protocol.messages import RunListing, StopRun
-from ipexctl.protocol.paths import ERR, OUT, OWNER, ROLE, RUNS
+from ipexctl.protocol.paths import AGENTS, ERR, OUT, OWNER, PART, ROLE, RUNS
 from ipexctl.protocol.paths import SPEC as SPEC_FILE
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.remote.agent import client
@@ -101,8 +102,19 @@ def test_an_old_agent_that_does_not_start_hides_no_run(link: LocalLink, tmp_path
 def test_when_no_agent_starts_that_is_not_taken_for_no_runs(link: LocalLink, tmp_path: Path) -> None:
     assert run_control.list_runs_on_head(link) == RunListing()
     Path(ended(link, tmp_path, "0101-old", GONE).directory, "agent.pyz").write_bytes(b"rubbish")
+    assert [row.run for row in run_control.list_runs_on_head(link).runs] == ["0101-old"], "by the kept agent"
+    (kept,) = (tmp_path / AGENTS).iterdir()
+    kept.write_bytes(b"print('another one')")
     with pytest.raises(LinkError, match="its runs cannot be listed: "):
         run_control.list_runs_on_head(link)
+
+
+def test_what_was_half_made_is_listed_where_no_run_is(link: LocalLink, tmp_path: Path) -> None:
+    shutil.rmtree(ended(link, tmp_path, "0101-old", GONE).directory)
+    half = tmp_path / RUNS / "0102-new-h1"
+    (half / f"{PART}put-5").mkdir(parents=True)
+    os.utime(half, (0.0, 0.0))
+    assert [orphan.run for orphan in run_control.list_runs_on_head(link).orphans] == ["0102-new"]
 
 
 def test_logs_of_a_rank_that_is_not_of_the_run_are_refused(link: LocalLink, context: Context, tmp_path: Path) -> None:
