@@ -90,13 +90,18 @@ def start_guard(link: Link, site: RemoteRunDir, run: str, keeper: KeeperPort) ->
     return True
 
 
+def make_busy_failure(host: str, run: messages.HostBusy | messages.RunRow) -> Failure:
+    """Returns why no other run starts on this host."""
+    what = f"busy with run {run.run} of {run.owner}, since {format_time(run.started)}"
+    hint = advise("stop", run.run, text="wait for it (in a playbook: wait: true), start beside it (share: true)")
+    return Failure(host, Kind.BUSY, what, hint, "busy")
+
+
 def _check_guard_answer(link: Link, site: RemoteRunDir, done: Completed, keeper: KeeperPort) -> None:
     refusals = (messages.HostBusy, messages.AgentFailed, messages.KeeperUnreachable, messages.EnvironmentGone)
     answer = _parse_answer(link, done, "its guard did not start", messages.GuardReady, *refusals)
     if isinstance(answer, messages.HostBusy):
-        what = f"busy with run {answer.run} of {answer.owner}, since {format_time(answer.started)}"
-        hint = advise("stop", answer.run, text="wait for it (in a playbook: wait: true), start beside it (share: true)")
-        raise LinkError(Failure(site.host.name, Kind.BUSY, what, hint, "busy"))
+        raise LinkError(make_busy_failure(site.host.name, answer))
     if isinstance(answer, messages.EnvironmentGone):
         what = f"an install removed {printable(answer.path, 300)}, the environment of this run, while it started"
         raise LinkError(Failure(site.host.name, Kind.STEP, what, "start it again", "environment-gone"))

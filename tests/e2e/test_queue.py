@@ -29,12 +29,15 @@ def test_runs_wait_in_their_order_also_without_a_watcher(
         second.until("waiting for run ", " on node0, node1")
         workspace.succeed("run", "--wait", "--detach", *SHORT, timeout=120.0, **QUICK)
         assert list_states(workspace) == ["running", "waiting", "waiting"]
-        assert workspace("run", *SHORT).code == 7
+        refused = workspace("run", *SHORT, "--exclude", "nothing")
+        assert refused.code == 7
+        assert "compare" not in refused.err, "nothing is sent to hosts on which ranks may read it yet"
         first.signal(signal.SIGINT)
         assert first.end(60).code == 130
         result = second.end(120)
         assert result.code == 0, result
         assert "the hosts are free" in result.out + result.err, result
+        assert "it gets the files that are sent now, too" in result.err, result
         wait(lambda: list_states(workspace) == ["ended"], 120)
         assert workspace("attach", timeout=60.0).code == 0
     finally:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_script
+from ipexctl.act.run_control import make_busy_failure
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.data import read_data
@@ -51,6 +52,7 @@ from ipexctl.verbs.files.sync import sync
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from ipexctl.verbs.run.programs import find_local_module, find_programs
 from ipexctl.verbs.run.request import RunRequest
+from ipexctl.verbs.run.run_discovery import find_runs
 
 _log = logging.getLogger(__name__)
 _INTERPRETER_TIMEOUT = 20.0  # seconds: the first start of an interpreter from a cold network file system
@@ -96,6 +98,8 @@ def prepare_launch(
     starts = yield from find_programs(programs, request.project, inventory, context, facts)
     if starts is None:
         return None
+    if not request.dry and not (yield from _check_other_runs(task, inventory, context)):
+        return None
     places = yield from _sync_project(request, inventory, context, facts)
     if places is None:
         return None
@@ -136,6 +140,27 @@ def _select_healthy_hosts(
         rest = f"; {suggest_limit(bad)}" if failures else ""  # the end names the run without hosts out of reach
         yield Message(f"nothing was started{rest}", "warning", code="not-started")
     return None if bad else facts
+
+
+def _check_other_runs(task: Run, inventory: Inventory, context: Context) -> Workflow[bool]:
+    """Whether files may be sent: not to hosts on which another run goes on, whose ranks may read them yet, unless this
+    one waits for it, or starts beside it. The guards decide who has the hosts."""
+    survey = yield from run_nested(find_runs(inventory, context), lambda _: False)
+    going = [run for run in survey.runs if run.row.state in {"starting", "running", "restarting"}]
+    if going and (task.wait or task.share):
+        names = join_names([run.row.run for run in going], 3)
+        yield Message(
+            f"run {names} goes on there: if it is of this project, it gets the files that are sent now, too: what it "
+            "imports later, and its next start, are of these",
+            "warning",
+            code="shared-files",
+        )
+        return True
+    for run in going:
+        for name in inventory.names:
+            if name in {run.head, *run.row.hosts}:
+                yield HostFailed(make_busy_failure(name, run.row))
+    return not going
 
 
 def find_start_notes(

@@ -15,6 +15,7 @@ from ipexctl.model.events import Answer, Ended, Message, Planned, Workflow, fini
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import pluralize, printable
+from ipexctl.verbs.common.nested import advise_without_share, run_nested
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.run.request import RunRequest, read_request
@@ -56,7 +57,10 @@ def prepare_run(verb: str, request: RunRequest, inventory: Inventory, context: C
     probed = yield from probe_hosts(inventory, context, venv=task.venv, meanwhile=_load_what_follows)
     from ipexctl.verbs.run.prepare import prepare_launch
 
-    prepared = yield from prepare_launch(request, inventory, probed, context)
+    preparing = prepare_launch(request, inventory, probed, context)
+    if verb != "run":
+        preparing = run_nested(preparing, lambda _: True, advise_without_share)
+    prepared = yield from preparing
     if prepared is None:
         yield Ended(verb, Exit.OK)  # the failures are events already
     return prepared
