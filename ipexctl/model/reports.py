@@ -176,9 +176,10 @@ class RunOutcome(Cleanup):
     them that the others waited for;
     ``separate`` is set where the ranks did not work together, ``lost_loss`` where a loss was no number, ``slow_host``
     where one host made the run slow. ``command`` is the script with its arguments, ``backend`` the one that was used,
-    ``planned_backend`` the launch's. ``restarts`` says why each start before the last one ended; ``started`` is of the
-    first, the rest of the last one. ``resume`` is the command by which a failed run goes on from its newest checkpoint,
-    where it keeps them. ``loss`` is the last one, that of an epoch if there is one; null if it was no number."""
+    ``planned_backend`` the launch's. ``lost_hosts`` are those that are not back. ``restarts`` says why each start
+    before the last one ended; ``started`` is of the first, the rest of the last one. ``resume`` is the command by which
+    a failed run goes on from its newest checkpoint, where it keeps them. ``loss`` is the last one, that of an epoch if
+    there is one; null if it was no number."""
 
     run: str
     head: str
@@ -198,6 +199,7 @@ class RunOutcome(Cleanup):
     separate: SeparateWorlds | None = None
     lost_loss: LostLoss | None = None
     slow_host: SlowHost | None = None
+    lost_hosts: tuple[str, ...] = ()
     restarts: tuple[str, ...] = ()
     resume: str | None = None
     loss: float | None = None

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
 
-from ipexctl.model.errors import advise, complete_hint
+from ipexctl.model.errors import Exit, advise, complete_hint
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
-from ipexctl.model.text import format_ranks, group_pairs, pluralize, strip_colours
+from ipexctl.model.text import format_ranks, group_pairs, join_names, pluralize, strip_colours
 from ipexctl.show import phrases, typeset
 from ipexctl.show.frame_lines import fill_cells, make_row
 from ipexctl.show.sanitise import escape, escape_lines, one_line
@@ -76,8 +76,14 @@ def name_end(run: RunOutcome) -> str:
 
 def name_flaws(run: RunOutcome) -> str:
     """What is wrong with a run whose ranks ended well, as the end of a headline."""
-    apart = ", but did not work together" if run.separate else ""
-    return apart + (", but the loss is no number" if run.lost_loss else "")
+    flaws = []
+    if run.separate:
+        flaws.append("did not work together")
+    if run.lost_loss:
+        flaws.append("the loss is no number")
+    if run.lost_hosts:
+        flaws.append(f"without {join_names(run.lost_hosts, 3)}, which got lost (exit code {Exit.LOST.value})")
+    return "".join(f", but {flaw}" for flaw in flaws)
 
 
 def count_ranks(run: RunOutcome) -> str:

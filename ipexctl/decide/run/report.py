@@ -133,6 +133,7 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
         loss=_find_last_loss(attempt),
         lost_loss=attempt.lost_loss and replace(attempt.lost_loss, command=_make_command(state, "--stop-on-nan")),
         slow_host=attempt.slow_host,
+        lost_hosts=tuple(dict.fromkeys(each.host for each in state.failures if each.kind is Kind.LOST)),
         restarts=tuple(" · ".join(describe_restart(*pair)) for pair in pairwise(run.attempts)),
         resume=_make_command(state, "--resume", "auto", needs="--keep") if goes_on else None,
         command=begun.command,

@@ -12,7 +12,7 @@ from ipexctl.protocol import frames, journal
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.rank_log import RankLogs
 from ipexctl.show.run_frame import draw_run
-from ipexctl.show.run_screen import format_run_card
+from ipexctl.show.run_screen import format_run_card, name_flaws
 from ipexctl.show.sinks import Plain
 from ipexctl.show.typeset import Line
 from ipexctl.show.view import View
@@ -58,6 +58,12 @@ def test_plain_output_and_card_say_what_was_lost(chosen: journal.ResumeChosen | 
     run = fold(stamped).run
     assert run
     assert run.restarts == (text,)
+
+
+def test_the_card_of_a_good_end_names_the_hosts_that_are_not_back() -> None:
+    run = fold(stamp([*list_events(None), e.RunEnded("r1", "done")])).run
+    assert run
+    assert name_flaws(run) == ", but without node3, which got lost (exit code 6)"
 
 
 def test_the_card_says_why_no_further_restart_came() -> None:
