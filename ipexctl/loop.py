@@ -32,7 +32,6 @@ from ipexctl.model.reports import CommandReport
 from ipexctl.model.run_state import Slowdown
 from ipexctl.model.toml import parse_toml
 from ipexctl.show import sinks
-from ipexctl.show.bell import Bell
 from ipexctl.show.pipe import Pipe, choose_terminal_encoding, describe_full
 from ipexctl.store.debug_log import NAME, DebugLog
 from ipexctl.store.masking import SECRETS, EventMasker
@@ -66,7 +65,6 @@ class OutputOptions:
     ask_pass: bool = False
     bare: bool = False  # the bytes of the ranks and nothing else on standard output
     notify: Sequence[str] | None = None  # commands that get notifications
-    bell: bool = False
     detachable: bool = False  # a key of the live view may detach from the run
     report: bool = True  # a run leaves its page in its record
 
@@ -252,8 +250,6 @@ class Delivery:
         self._unsavable = False  # the record raised
         self._unsaved: list[Stamped] = []
         self._sinks: list[sinks.Sink] = [self._screen]
-        if options.bell and state is not None:
-            self._sinks.append(Bell(console.out, console.err))
         if notifier is not None:
             from ipexctl.verbs.common.notifications import NotificationSink
 

@@ -97,7 +97,6 @@ class NotifyFlags(Fields):
         "Notifications",
         "COMMAND",
     )
-    bell: bool = advanced_flag(False, "Ring the terminal's bell at a stall and at the end.", "Notifications")
 
 
 class RunFlags(NotifyFlags, RawFlags, DryRunFlags, PageFlags):

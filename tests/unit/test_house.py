@@ -274,7 +274,7 @@ def test_what_a_run_needs_once_its_hosts_have_answered_is_not_imported_before() 
 BESIDE = {"hostfile", "hosts", "limit", "json_", "output", "raw", "label_hosts", "dry_run"}
 BESIDE |= {"accept_new_host_keys", "connect_timeout", "forks", "ask_pass", "emit", "verbose", "help_all"}
 BESIDE |= {"report", "page"}  # whether a run leaves its page; the file of another one
-BESIDE |= {"notify", "bell"}
+BESIDE |= {"notify"}
 BESIDE |= {"files", "verify", "from_mpirun"}  # what follows --recorded FILE, another look; a line that stands for flags
 COMMANDS: dict[str, type[tasks.Task]] = {
     "doctor": tasks.Doctor,

@@ -1,11 +1,9 @@
-"""``--notify`` and ``--bell``: what is reported, to whom, and that a target that fails ends nothing."""
+"""``--notify``: what is reported, to whom, and that a target that fails ends nothing."""
 
 import json
 import os
-import pty
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,6 @@ from ipexctl.loop import run_command as perform
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Stamped
-from ipexctl.show.bell import Bell
-from ipexctl.show.pipe import Pipe
 from ipexctl.verbs.common.notifications import NotificationSink
 from tests.tables import read_table
 from tests.unit.show import streams
@@ -244,29 +240,3 @@ def test_a_dry_run_reports_and_does_nothing(state: Path, tmp_path: Path, capfd: 
     assert perform(begin, OutputOptions(output="plain", notify=["http://h/s3cr3t"]), acting=True) is Exit.INPUT
     assert begun == []
     assert "--notify takes a command, not a URL" in capfd.readouterr().err
-
-
-def ring(make: Callable[[Pipe], Bell], stream: list[Stamped]) -> bytes:
-    control, terminal = pty.openpty()
-    with os.fdopen(terminal, "w") as out:
-        bell = make(Pipe(out))
-        streams.feed(bell, stream)
-        bell.close()
-        bell.close()
-        os.write(terminal, b".")
-        read = b""
-        while not read.endswith(b"."):
-            read += os.read(control, 100)
-    os.close(control)
-    return read[:-1]
-
-
-def test_the_bell_rings_at_a_stall_and_at_the_end_on_a_terminal_only(tmp_path: Path) -> None:
-    stalled = e.Stalled((1,), 60.0, "some", {"1": "D"})
-    assert ring(Bell, streams.stamp([e.Started("run", "t", ()), stalled, e.Ended("run", Exit.OK)])) == b"\a\a"
-    with (tmp_path / "file").open("w") as file:
-        pipe = Pipe(file)
-        assert ring(lambda terminal: Bell(pipe, terminal), []) == b"\a"
-        bell = Bell(pipe)
-        bell.close()
-    assert (tmp_path / "file").read_bytes() == b""
