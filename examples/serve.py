@@ -28,6 +28,7 @@ RANK = int(os.environ.get("RANK", "0"))
 HEAD = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
 TOKEN = os.environ.get("SERVE_TOKEN", "")
 BEAT = 1.0  # seconds between two words of a replica
+ATTEMPTS, STEADY = 5, 60.0  # a replica that ends so many times in a row within so many seconds will not stay up
 SILENCE = 5.0  # seconds after which one without a word gets no more requests
 LARGEST = 1 << 24  # bytes of a request
 LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy is between hosts of a run
@@ -187,6 +188,10 @@ def main() -> None:
     parser.add_argument("--name", default="model", help="the model's name in answers")
     parser.add_argument("--replica", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.model and not Path(args.model).expanduser().is_dir():
+        sys.exit(
+            f"{socket.gethostname()} has no directory {args.model}: ipexctl sync --workdir carries one to all hosts"
+        )
     if args.replica:
         serve_replica(args, args.replica)
         return
@@ -198,10 +203,14 @@ def main() -> None:
     with socket.socket(socket.AF_INET6 if ":" in HEAD[0] else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(HEAD)
         address = probe.getsockname()[0]
-    while True:
+    failures = 0
+    while failures < ATTEMPTS:
+        begun = time.monotonic()
         replica = subprocess.run([sys.executable, "-u", *sys.argv, "--replica", address])
         print(f"replica {RANK} ended with {replica.returncode} and is started again", flush=True)
+        failures = failures + 1 if time.monotonic() - begun < STEADY else 0
         time.sleep(1.0)
+    sys.exit(f"replica {RANK} ended {ATTEMPTS} times within {STEADY:.0f} s of its start")
 
 
 if __name__ == "__main__":

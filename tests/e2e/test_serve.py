@@ -62,6 +62,9 @@ def test_a_replica_that_is_killed_is_started_again_while_others_answer(workspace
     assert call(hosts, "/v1/completions", {"no": "prompt"})[0] == 400
     stopped = workspace("stop")
     assert "0 processes left on 3 hosts" in stopped.out, stopped
+    refused = workspace("run", *words, SERVE, "--model", "~/none")
+    assert refused.code == 5, refused
+    assert "has no directory ~/none: ipexctl sync --workdir carries one to all hosts" in refused.err + refused.out
     assert not any(running(hosts, host, "") for host in hosts.names)
 
 

@@ -4,6 +4,7 @@ Copies of other hosts' parts lie beside the directory of the checkpoints, on the
 and OWNER/MARK.json, which says what it is. They outlive attempts, and runs. A copy appears by one rename, when all its
 files have come and their hashes are right."""
 
+import errno
 import glob
 import hashlib
 import os
@@ -321,9 +322,9 @@ class Carrier:
         for name in order.aside:
             target = _make_folder(os.path.join(self.store, _ASIDE, name))
             with suppress(OSError):
-                os.rename(os.path.join(self.base, name), target)
+                shutil.move(os.path.join(self.base, name), target)
         for path in [path for source in order.sources for path in source.files]:
-            os.replace(os.path.join(incoming, path), _make_folder(os.path.join(self.base, path)))
+            move_file(os.path.join(incoming, path), _make_folder(os.path.join(self.base, path)))
 
 
 def receive_file(
@@ -346,6 +347,17 @@ def receive_file(
     if not isinstance(message, messages.FileSent):
         raise OSError("the other host sent nothing for %.0f s" % patience if wire.open else "the connection ended")
     return received, hashed.hexdigest(), message.sha256
+
+
+def move_file(source: str, target: str) -> None:
+    """Puts a file in its place at once, also from another disk: a directory of checkpoints may be one of its own."""
+    try:
+        os.replace(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.copy2(source, target + checkpoints.UNFINISHED[0])
+        os.replace(target + checkpoints.UNFINISHED[0], target)
 
 
 def hash_file(path: str) -> str:

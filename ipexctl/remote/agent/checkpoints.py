@@ -12,7 +12,7 @@ from typing import IO, Dict, List, Optional, Tuple
 Files = Dict[str, List[int]]  # path → bytes, and when it was written, in nanoseconds
 
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".pkl", ".npz", ".tar", ".distcp")
-_UNFINISHED = (".tmp", ".temp", ".part", ".lock", "~")
+UNFINISHED = (".tmp", ".temp", ".part", ".lock", "~")
 _NUMBERED = re.compile(r"(.*[-_=])?(checkpoint|ckpt|step|epoch|iter|global_step)[-_=]?\d+(\.\w+)?")
 _SHARD = re.compile(rb"__\d+_\d+\.distcp")
 _METADATA = ".metadata"  # of DCP, written last
@@ -57,7 +57,7 @@ def _list_entries(directory: str) -> "Tuple[List[str], List[str]]":
     try:
         for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
             hidden = entry.name.startswith((".", "tmp-")) and entry.name != _METADATA
-            if hidden or entry.name.endswith(_UNFINISHED):
+            if hidden or entry.name.endswith(UNFINISHED):
                 continue
             if entry.is_file(follow_symlinks=False):
                 files.append(entry.name)

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tempfile
 import threading
 import time
 import zipfile
@@ -24,7 +25,7 @@ from ipexctl.protocol.messages import (
 from ipexctl.protocol.run_spec import KeepSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import checkpoints, rpc
-from ipexctl.remote.agent.carrier import Carrier
+from ipexctl.remote.agent.carrier import Carrier, move_file
 from tests.tables import read_table
 from tests.unit.agent.runs import SPEC
 
@@ -405,3 +406,16 @@ def test_names_are_those_of_sync_and_fetch(tmp_path: Path) -> None:
     """Both leave out what begins so."""
     assert paths.KEEP.startswith(".ipexctl-")
     assert Host(tmp_path, "a").carrier.store.endswith("/.ipexctl-keep-ckpt")
+
+
+def test_a_checkpoint_comes_to_a_directory_on_another_disk(tmp_path: Path) -> None:
+    source = tmp_path / "new.pt"
+    source.write_bytes(b"new")
+    os.utime(source, ns=(5, 123456789))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        assert Path(other).stat().st_dev != tmp_path.stat().st_dev
+        target = Path(other, "last.pt")
+        target.write_bytes(b"old")
+        move_file(str(source), str(target))
+        assert (target.read_bytes(), target.stat().st_mtime_ns) == (b"new", 123456789)
+        assert [*Path(other).iterdir()] == [target]
