@@ -278,21 +278,21 @@ def _list_waits(merging: Merging, waits: Mapping[tuple[int, int], float]) -> tup
 # the merged trace -------------------------------------------------------------------------------------------------
 
 
-def format_trace(merging: Merging, traces: Iterable[traces.RankTrace]) -> Iterator[str]:
+def format_trace(merging: Merging, ranks: Iterable[traces.RankTrace]) -> Iterator[str]:
     """Yields the merged trace in pieces: Chrome's JSON, a process per rank (``rank 3 · node1``) with a row of steps,
     its threads, and rows of collectives; arrows go from the rank that came last to those that it kept waiting."""
     yield '{"displayTimeUnit": "ms", "traceEvents": [\n'
-    before, events = "", _list_all_events(merging, traces)
+    before, events = "", _list_all_events(merging, ranks)
     while lines := [*islice(events, _EVENTS_PER_PIECE)]:
         yield before + ",\n".join(lines)
         before = ",\n"
     yield "\n]}\n"
 
 
-def _list_all_events(merging: Merging, traces: Iterable[traces.RankTrace]) -> Iterator[str]:
+def _list_all_events(merging: Merging, ranks: Iterable[traces.RankTrace]) -> Iterator[str]:
     summaries = {each.rank: each for each in merging.summaries}
     rows: dict[int, list[int]] = {}
-    for trace in traces:
+    for trace in ranks:
         summary = summaries[trace.rank]
         rows[trace.rank] = _assign_rows(summary.collectives)
         yield from _list_events(trace, summary, merging.shifts[trace.rank], rows[trace.rank])
