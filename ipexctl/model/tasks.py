@@ -310,7 +310,7 @@ class Run(TransferFields, Task):
     program: bool = flag(False, "WHAT is a program of the hosts: its name or its absolute path.")
     engine: str | None = flag(
         None,
-        "Launcher of each host's ranks, from the environment: torchrun, accelerate, deepspeed or ray.",
+        "Launcher of each host's ranks, from the environment: torchrun, accelerate, deepspeed, lightning or ray.",
         metavar="NAME",
     )
     per_host: bool = flag(False, "Start one process on each host, with the cores of all its ranks.", "Placement")
