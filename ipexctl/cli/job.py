@@ -199,7 +199,7 @@ def hosts_(context: Context, hosts: HostSelection, flags: options.HostsFlags) ->
 
 @command(app, "du", examples=("", "--prune --older-than 30d"))
 def du(context: Context, hosts: HostSelection, flags: options.UsageFlags) -> Workflow:
-    """Measure what ipexctl takes on the hosts and here. Remove old projects from the hosts."""
+    """Measure what ipexctl takes on the hosts and here. Remove old projects and wheels."""
     from ipexctl.model.errors import UsageError
     from ipexctl.verbs.files.usage import make_no_age_error, show_usage
 

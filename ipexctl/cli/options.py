@@ -120,8 +120,8 @@ class HostsFlags(Fields):
 
 
 class UsageFlags(Fields):
-    prune: bool = flag(False, "Remove old projects from the hosts; only list them without --yes.", "Removal")
-    older_than: str | None = flag(None, "Projects of which no file is newer than this, such as 30d.", "Removal", "TIME")
+    prune: bool = flag(False, "Remove old projects on hosts, old wheels here; without --yes only list them.", "Removal")
+    older_than: str | None = flag(None, "Those of which no file is newer than this, such as 30d.", "Removal", "TIME")
     yes: bool = flag(False, "Remove them.", "Removal", names=("-y",))
 
 

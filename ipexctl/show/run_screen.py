@@ -43,7 +43,8 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     elif run.good:
         items += [outcome(True, f"{many} ended well{after}{name_flaws(run)}"), AtWidth(_draw_ranks, ranks), *stall]
     elif not run.reason:
-        items += [text(f"run {run.run} goes on: {many}"), *stall]
+        goes = "is out of sight, and may go on" if run.head in run.lost_hosts else "goes on"
+        items += [text(f"run {run.run} {goes}: {many}"), *stall]
     else:
         stopper = f" ({one_line(run.detail)})" if run.reason == "stopped" and run.detail else ""
         items.append(outcome(False, f"{name_end(run)}{after}".rstrip(",") + stopper))

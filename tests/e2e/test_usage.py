@@ -108,6 +108,23 @@ def test_the_project_of_a_run_and_what_a_link_leads_to_stay(workspace: Workspace
     hosts.exec("node0", ["rm", "-r", place, "/root/elsewhere"])
 
 
+def test_a_project_that_cannot_be_removed_keeps_no_other_and_old_wheels_here_go(
+    workspace: Workspace, hosts: Cluster
+) -> None:
+    place = find_place(workspace.path)
+    wheel = workspace.home / ".cache/ipexctl/wheels/ab/x.whl"
+    wheel.parent.mkdir(parents=True)
+    wheel.write_bytes(b"w" * 5000)
+    os.utime(wheel, (0.0, 0.0))
+    hosts.exec("node0", ["mount", "-t", "tmpfs", "none", f"{place}/out"])
+    done = workspace.succeed(*OLD[:-1], "--yes")
+    hosts.exec("node0", ["umount", f"{place}/out"])
+    assert f"not removed: {place} on node0: cannot remove {place}: Device or resource busy" in done.out
+    assert "removed 2 projects and the wheels here" in done.out
+    assert list_kept(hosts, place) == ["node0"]
+    assert not wheel.exists()
+
+
 def test_a_host_that_does_not_answer_keeps_nobody_else(workspace: Workspace, hosts: Cluster) -> None:
     with hosts.cut("node1"):
         result = workspace(*OLD, "--yes", "--connect-timeout", "3")

@@ -31,8 +31,9 @@ class HostsAnswer(AnyAnswer):
 
 class UsedPlace(JsonRecord):
     """A place that ipexctl has filled on a host ("": this machine): ``kind`` is environment, wheels, runs or project.
-    Of a project, when the newest of its files was ``changed``, in Unix seconds, and the bytes of the files that no sync
-    has ``written``. ``removed``: it was, or would be in a dry run; ``stays`` says why it was not."""
+    Of a project, and of wheels that are removed, when the newest of its files was ``changed``, in Unix seconds; of a
+    project the bytes of the files that no sync has ``written``. ``removed``: it was, or would be in a dry run;
+    ``stays`` says why it was not."""
 
     host: str
     kind: str

@@ -20,17 +20,20 @@ def format_answer(value: UsageAnswer) -> list[RenderableType]:
     items: list[RenderableType] = [AtWidth(draw_rows, table)]
     removed = [place for place in value.places if place.removed]
     if removed:
-        items += ["", AtWidth(draw_rows, [_describe_project(place) for place in removed])]
+        items += ["", AtWidth(draw_rows, [_describe_place(place) for place in removed])]
     items += [
         Line(text(("! ", WARN), f"not removed: {place.path} on {place.host}: {place.stays}"), 2)
         for place in value.places
         if place.stays
     ]
-    many = f"{pluralize(len(removed), 'project')}, {format_size(sum(place.bytes for place in removed))}"
+    kinds = {kind: sum(place.kind == kind for place in removed) for kind in ("project", "wheels")}
+    names = [pluralize(kinds["project"], "project")] if kinds["project"] else []
+    names += ["the wheels here"] if kinds["wheels"] else []
+    many = f"{' and '.join(names)}, {format_size(sum(place.bytes for place in removed))}"
     if removed:
         items.append(text(f"would remove {many}; nothing was removed" if value.dry else f"removed {many}"))
     elif value.dry is not None:
-        items.append(text("no project to remove"))
+        items.append(text("nothing to remove"))
     return items
 
 
@@ -41,6 +44,6 @@ def _format_sizes(places: Sequence[UsedPlace], host: str) -> tuple[tuple[str, st
     return tuple((_COLUMNS[kind], format_size(size)) for kind, size in sizes.items())
 
 
-def _describe_project(place: UsedPlace) -> dict[str, str]:
-    cells = {"host": place.host, "size": format_size(place.bytes), "not sent": format_size(place.written)}
-    return {**cells, "last change": format_time(place.changed or 0.0), "project": place.path}
+def _describe_place(place: UsedPlace) -> dict[str, str]:
+    cells = {"host": place.host or "here", "size": format_size(place.bytes), "not sent": format_size(place.written)}
+    return {**cells, "last change": format_time(place.changed or 0.0), "place": place.path}

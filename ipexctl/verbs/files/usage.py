@@ -1,7 +1,9 @@
-"""``du``: the space that ipexctl takes on hosts and on this machine, and the removal of old projects from hosts."""
+"""``du``: the space that ipexctl takes on hosts and on this machine, and the removal of old projects from hosts, and of
+old wheels here."""
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,7 +14,7 @@ from ipexctl.decide.planning.sync import parse_remote_tree
 from ipexctl.model.answers.hosts import UsageAnswer, UsedPlace
 from ipexctl.model.errors import Failure, Kind, UsageError, advise, choose_exit, complete_hint, split_results
 from ipexctl.model.events import Answer, Ended, Workflow
-from ipexctl.model.hosts import Inventory, Link
+from ipexctl.model.hosts import Inventory, Link, LinkError
 from ipexctl.model.text import parse_integer, printable
 from ipexctl.protocol.paths import MANIFEST, RUNS, STATE
 from ipexctl.store.private_files import measure_tree
@@ -28,8 +30,8 @@ _DISK_TIMEOUT = 600.0  # seconds for the disk of a host
 def show_usage(
     inventory: Inventory, context: Context, *, older_than: str | None = None, dry: bool = True
 ) -> Workflow[None]:
-    """Measures; ``older_than`` ("30d") removes the projects of which no file is newer, or in a dry run tells which
-    those are. Raises `UsageError`."""
+    """Measures; ``older_than`` ("30d") removes the projects, and the wheels of this machine, of which no file is newer,
+    or in a dry run tells which those are. Raises `UsageError`."""
     yield make_started("du", "", inventory)
     limit = 0.0 if older_than is None else context.clock() - parse_span("--older-than", older_than)
 
@@ -40,7 +42,12 @@ def show_usage(
             return Failure(link.host.name, Kind.STEP, "malformed list of what is stored there", code="malformed")
         old = [place for place in places if place.kind == "project" and (place.changed or 0.0) < limit]
         for place in old:
-            stays = _remove_project(link, place.path, dry=dry)
+            try:
+                stays = _remove_project(link, place.path, dry=dry)
+            except LinkError as error:
+                if error.failure.kind is not Kind.STEP:
+                    raise
+                stays = error.failure.what
             places[places.index(place)] = replace(place, removed=not stays, stays=stays)
         return places
 
@@ -50,8 +57,13 @@ def show_usage(
     lab, counted = context.state / "lab", set[tuple[int, int]]()
     caches = [("wheels", path) for path in (context.cache, *lab.glob("*/home/.cache"))]  # before what has links to them
     for kind, path in (*caches, ("environment", lab), ("runs", context.state / "runs")):
-        if path.exists():
-            places.append(UsedPlace("", kind, str(path), measure_tree(path, counted)[0]))
+        if not path.exists():
+            continue
+        size, changed = measure_tree(path, counted)
+        removed = path == context.cache and changed < limit
+        if removed and not dry:
+            shutil.rmtree(path, ignore_errors=True)
+        places.append(UsedPlace("", kind, str(path), size, changed if removed else None, removed=removed))
     removes = dry and any(place.removed for place in places)
     advice = advise("du", "--prune", "--older-than", older_than or "", "--yes")
     command = complete_hint(advice, list_flags(inventory, None)) if removes else None

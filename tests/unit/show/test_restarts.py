@@ -7,6 +7,7 @@ from rich.console import Console
 
 from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model import events as e
+from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.launch import Running
 from ipexctl.protocol import frames, journal
 from ipexctl.show.pipe import Pipe
@@ -64,6 +65,14 @@ def test_the_card_of_a_good_end_names_the_hosts_that_are_not_back() -> None:
     run = fold(stamp([*list_events(None), e.RunEnded("r1", "done")])).run
     assert run
     assert name_flaws(run) == ", but without node3, which got lost (exit code 6)"
+
+
+def test_a_run_whose_head_is_out_of_reach_is_not_said_to_go_on() -> None:
+    lost = e.HostFailed(Failure("node0", Kind.LOST, "connection lost", code="watch"))
+    run = fold(stamp([*list_events(None, lost=False), lost])).run
+    assert run
+    [line] = [str(item) for item in format_run_card(run) if "may go on" in str(item)]
+    assert line == "run r1 is out of sight, and may go on: 2 ranks on 2 hosts"
 
 
 def test_the_card_says_why_no_further_restart_came() -> None:
