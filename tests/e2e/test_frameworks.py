@@ -67,7 +67,8 @@ def start_plainly(cluster: Cluster, size: int, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("size", "way"), [pytest.param(2, "gloo", marks=LONGER), (2, "impi"), pytest.param(3, "impi", marks=LONGER)]
+    ("size", "way"),
+    [(2, "impi"), *(pytest.param(*each, marks=LONGER) for each in ((2, "gloo"), (3, "gloo"), (3, "impi")))],
 )
 @pytest.mark.parametrize(
     "name",

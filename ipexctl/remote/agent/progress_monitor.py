@@ -120,7 +120,7 @@ class ProgressMonitor:
             return None
         self.reported = silent
         seconds = now - (last if everyone else max(self.signs[rank] for rank in silent))
-        self.pause = self.warn / SECOND_LOOK if fresh else 2 * self.pause
+        self.pause = max(self.warn / SECOND_LOOK, 4 * ECHO_SECONDS) if fresh else 2 * self.pause
         self.again = now + self.pause
         return Stall(sorted(silent), everyone, grave, seconds, states, early=not grave)
 

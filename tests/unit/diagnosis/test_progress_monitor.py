@@ -76,7 +76,7 @@ def test_a_silent_rank_among_others_is_reported_only_if_it_does_nothing() -> Non
             stall = the_stall(run, 13.0)
             assert (stall.ranks, stall.all, stall.grave, stall.early) == ([3], False, False, True)
             looks = [second for second in range(14, 19) if run.find_stall(float(second))]
-            assert looks == [16], "whether it gets on is seen by a second look; the third is later"
+            assert looks == [17], "whether it gets on is seen by a second look; the third is later"
 
 
 def test_a_rank_that_waits_for_a_core_does_not_do_nothing() -> None:
