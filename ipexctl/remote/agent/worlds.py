@@ -370,9 +370,9 @@ def identify_directory(path: str) -> str:
     place = os.stat(directory)
     with open("/proc/self/mounts") as mounts:
         types = {words[1]: words[2] for words in map(str.split, mounts)}
-    while directory not in types:
+    while directory not in types and directory != "/":  # which in a chroot may be no mount
         directory = os.path.dirname(directory)
-    return "%s %d:%d" % (types[directory], place.st_dev, place.st_ino)
+    return "%s %d:%d" % (types.get(directory, "?"), place.st_dev, place.st_ino)
 
 
 def find_name_fault(name: str) -> str:

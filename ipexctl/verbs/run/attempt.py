@@ -34,10 +34,17 @@ class LaunchAttempt:
 
     def __post_init__(self) -> None:
         launch, nonce, spec = self.launch, self.identity.nonce, self.specs[self.launch.head.host]
-        task = self.task
-        options = (task.detach, task.stop_on_nan, task.ready is not None, task.on_split == "wait")
         self.watcher = RunWatcher(
-            self.context, launch.running, nonce, self.run_dirs, *options, timings=spec.timings, profile=spec.profile
+            self.context,
+            launch.running,
+            nonce,
+            self.run_dirs,
+            self.task.detach,
+            self.task.stop_on_nan,
+            self.task.ready is not None,
+            self.task.on_split == "wait",
+            timings=spec.timings,
+            profile=spec.profile,
         )
 
     def execute(self) -> Workflow[bool]:
