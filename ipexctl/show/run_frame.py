@@ -111,7 +111,8 @@ def _draw_verdict(state: RunState, width: int, most: int, now: float) -> list[Te
     steps = steps if len(steps) > 1 else [*steps, end]
     least = max(most - len(steps), 1)
     if len(lines) > least:  # the ranks that others wait for come last: what is behind the first line gives way
-        lines = [lines[0], *(lines[-(least - 1) :] if least > 1 else [])]
+        tail = lines[-(least - 1) :] if least > 1 else []
+        lines = [lines[0], *tail]
     return _make_verdict_rows([*lines, *steps][:most], BAD)
 
 

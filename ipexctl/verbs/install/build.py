@@ -188,7 +188,9 @@ def _suggest_others(job: InstallJob, host: str, failed: Sequence[str], fix: str)
     """Returns the command that installs what was asked for without the packages that cannot be imported, after ``fix``;
     that alone where nothing else was asked for."""
     env = job.facts[host].installed
-    kept = env.marker.requested or () if env and env.marker else ()
+    kept: Sequence[str] = ()
+    if env and env.marker:
+        kept = env.marker.requested or ()
     words, left = ["install"], list[str]()
     for text in job.task.with_:
         name = read_package_name(text)

@@ -137,9 +137,11 @@ def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Conte
     by_rank = {rank: name for name, node in about.hosts.items() for rank in node.ranks}
     hosts = tuple(by_rank[rank] for rank in sorted(by_rank))
     labels = {node.label: name for name, node in about.hosts.items()}
-    places = (about.run, about.host, hosts, labels)
     running = Running(
-        *places,
+        about.run,
+        about.host,
+        hosts,
+        labels,
         shlex.join(about.command or [about.title]),
         **select_attributes(about, "title", "backend", "precision"),
         isas={name: node.isa for name, node in about.hosts.items()},
@@ -152,5 +154,12 @@ def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Conte
         )
         for name, local in names.items()
     }
-    more = select_attributes(about, "timings", "profile")
-    return RunWatcher(context, running, about.nonce, run_dirs, **more, started=discovered.row.started)
+    return RunWatcher(
+        context,
+        running,
+        about.nonce,
+        run_dirs,
+        timings=about.timings,
+        profile=about.profile,
+        started=discovered.row.started,
+    )
