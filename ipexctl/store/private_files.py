@@ -127,15 +127,15 @@ def read_regular_file(path: Path, limit: int, *, own: bool = False) -> bytes:
 def measure_tree(directory: Path, counted: set[tuple[int, int]] | None = None) -> tuple[int, float]:
     """Bytes of the files below a directory, in which others may come and go meanwhile, and when the last of them was
     changed, in Unix seconds. Follows no link. A file that is ``counted`` already, by its device and inode, has none."""
-    size, changed = 0, 0.0
+    size, times = 0, list[float]()
     for parent, _, names in os.walk(directory):
         for name in names:
             with suppress(OSError):
                 status = os.lstat(f"{parent}/{name}")
-                changed = max(changed, status.st_mtime)
+                times.append(status.st_mtime)
                 file = status.st_dev, status.st_ino
                 if counted is None or file not in counted:
                     size += status.st_size
                 if counted is not None:
                     counted.add(file)
-    return size, changed or directory.lstat().st_mtime
+    return size, max(times) if times else directory.lstat().st_mtime

@@ -117,6 +117,7 @@ def test_a_project_that_cannot_be_removed_keeps_no_other_and_old_wheels_here_go(
     wheel.write_bytes(b"w" * 5000)
     os.utime(wheel, (0.0, 0.0))
     hosts.exec("node0", ["mount", "-t", "tmpfs", "none", f"{place}/out"])
+    age(hosts, "node0", place)
     done = workspace.succeed(*OLD[:-1], "--yes")
     hosts.exec("node0", ["umount", f"{place}/out"])
     assert f"not removed: {place} on node0: cannot remove {place}: Device or resource busy" in done.out
