@@ -334,7 +334,7 @@ class Delivery:
 
     def _send_to_sinks(self, event: Event) -> Exception | None:
         """Folds the event and gives it to all sinks; what one of them raised."""
-        now, state = time.time(), self._fold.state
+        now, state = events.get_event_time(event, time.time()), self._fold.state
         if isinstance(event, events.HostFailed):  # what helps has the user's own options, wherever it is shown
             event = replace(event, failure=complete_failure(state, event.failure))
         elif isinstance(event, Message):

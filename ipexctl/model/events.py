@@ -243,13 +243,15 @@ class RankStack(Event):
 
 class Output(Event):
     """Bytes a rank wrote: whole lines, except where ``partial`` (a last line without an end, or a piece of one
-    longer than 64 KiB, or a bar that redraws itself with a carriage return)."""
+    longer than 64 KiB, or a bar that redraws itself with a carriage return). ``written`` says when, in Unix seconds of
+    the controller's clock, where a command that came later reads them (0: now, or not known)."""
 
     rank: int
     host: str
     stream: Stream
     data: bytes
     partial: bool = False
+    written: float = 0.0
 
 
 class RankSample(Record):
@@ -413,3 +415,8 @@ class Stamped(Record):
 
     at: float
     event: Event
+
+
+def get_event_time(event: Event, now: float) -> float:
+    """Returns the time to stamp an event with: of output of before it is that at which it was written."""
+    return min(event.written, now) if isinstance(event, Output) and event.written else now

@@ -11,9 +11,9 @@ from ipexctl.protocol.codec import MESSAGE_LIMIT, DamagedError
 
 _HEADER = struct.Struct("!cQI")  # kind, offset in its file, length; then the bytes
 
-# Kinds of watch frames. The outputs' kinds are also the names of their streams. CAUGHT_UP: all that the files held when
-# the watcher began was sent.
-JOURNAL, OUT, ERR, SAMPLES, ALIVE, CAUGHT_UP, END = "j", "o", "e", "s", "t", "c", "z"
+# Kinds of watch frames. The outputs' kinds are also the names of their streams. CLOCK: the head's time, in
+# milliseconds. CAUGHT_UP: all that the files held when the watcher began was sent.
+CLOCK, JOURNAL, OUT, ERR, SAMPLES, ALIVE, CAUGHT_UP, END = "h", "j", "o", "e", "s", "t", "c", "z"
 # The data of END: the final record is there, the keeper died without one (behind a space: what of), only what was there
 # now was asked for.
 ENDED, GONE, NOW = b"end", b"gone", b"now"

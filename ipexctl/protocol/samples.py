@@ -43,6 +43,7 @@ class HostSample(NamedTuple):
     pressure: Dict[str, float] = {}
     ranks: List[RankSample] = []
     capped: Optional[float] = None
+    output: int = 0  # bytes that ranks had written when the head stored this
 
 
 KINDS: "Kinds[HostSample]" = Kinds(HostSample)

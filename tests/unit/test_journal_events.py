@@ -11,7 +11,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory, StallPlace
-from ipexctl.protocol import frames, hooks, journal, rank_records
+from ipexctl.protocol import frames, hooks, journal, rank_records, samples
 
 NONCE = "n0nce"
 RUNNING = Running("r1", "node0", ("node0", "node1"), {"host-1": "node1"}, "mpirun -n 2 train.py", "train.py")
@@ -448,3 +448,21 @@ def test_what_ranks_write_is_of_their_own_attempt_whenever_it_is_read(size: int,
         first, (1, "node1", b"three\n"),
     ]  # fmt: skip
     assert shown.index(cut[0]) < shown.index(alone), "a line without an end is over with its attempt"
+
+
+def test_earlier_output_has_about_the_time_at_which_it_was_written() -> None:
+    """As samples of hosts tell, by the controller's clock; later output is of now."""
+    log = JournalReader(NONCE, RUNNING)
+    log.shift = 100.0
+    pieces = [framed(0, f"step {step}\n".encode()) for step in range(1, 7)]
+    first, second = len(pieces[0]), len(b"".join(pieces[:5]))
+    taken = [
+        samples.HostSample("node0", at, 5.0, 0.5, 2, 1, 2, output=end) for at, end in ((10.0, first), (14.0, second))
+    ]
+    events = [*log.read(frames.JOURNAL, journal.encode_record(journal.Launched(5, 29500, 3.0)))]
+    events += [event for sample in taken for event in log.read(frames.SAMPLES, samples.encode_sample(sample))]
+    events += log.read(frames.OUT, b"".join(pieces))
+    events += log.read(frames.CAUGHT_UP, b"")
+    events += log.read(frames.OUT, pieces[5])
+    times = [event.written for event in events if isinstance(event, e.Output)]
+    assert times == [110.0, 111.0, 112.0, 113.0, 114.0, 0.0, 0.0]

@@ -19,6 +19,8 @@ from ipexctl.protocol.codec import MESSAGE_LIMIT, Unreadable
 from ipexctl.protocol.journal import Record
 
 Events = Generator[e.Event, None, None]
+_TIME_STEP = 1.0  # seconds at least between two times of earlier output: a run of weeks has samples by the million
+_TIME_STEPS = 12  # of these between two samples, at most
 
 
 class JournalReader:
@@ -50,6 +52,10 @@ class JournalReader:
         self.unreadable = 0  # records of the journal
         self._waiting: deque[Record | Unreadable] = deque()  # not before the output of the attempt before has been read
         self._read_output = 0  # bytes, those that are gone among them
+        self._times: deque[tuple[int, float]] = deque()  # how much of the output had been written, and when
+        self._written = 0.0  # when what is read now was; 0: not known
+        self._late = bool(running.title)  # it reads what was written before the command came
+        self.shift = 0.0  # seconds to add to the head's time to get the controller's
 
     def read(self, kind: str, data: bytes) -> Events:
         if kind == frames.JOURNAL:
@@ -63,20 +69,40 @@ class JournalReader:
             self._samples = self._samples if len(self._samples) <= MESSAGE_LIMIT else b"\0"
             for line in lines:
                 yield from self._read_sample(samples.KINDS.read(line))
-        elif kind == frames.CAUGHT_UP and self._running.title:
+        elif kind == frames.CAUGHT_UP and self._late:
+            self._late, self._written = False, 0.0
+            self._times.clear()
             yield e.CaughtUp()
         elif kind in self._missing_kinds:
             yield from self._fail_on_lost_output(self._missing_kinds[kind], int(data))
         elif kind == frames.OUT:
             while data:
                 begin = self._waiting[0].out if self._waiting and isinstance(self._waiting[0], journal.Launched) else 0
-                piece = data[: max(begin - self._read_output, 0)] or data  # what one attempt wrote
-                data = data[len(piece) :]
+                self._find_time()
+                until = [begin, *(end for end, _ in [*self._times][:1])]
+                size = min((end - self._read_output for end in until if end > self._read_output), default=len(data))
+                piece, data = data[:size], data[size:]  # what one attempt wrote, in a time
                 self._read_output += len(piece)
                 yield from self._split_lines(self._demux.feed(piece))
                 yield from self._read_waiting()
         elif kind == frames.ERR:
             yield from self._split_lines([(None, kind, data)])
+
+    def _note_time(self, sample: samples.HostSample) -> None:
+        """Notes how much of the earlier output was written when; between two samples as if it were written evenly."""
+        end, last = self._times[-1] if self._times else (self._read_output, 0.0)
+        if not self._late or sample.output <= end or sample.at < last + _TIME_STEP:
+            return
+        steps = min(int((sample.at - last) / _TIME_STEP), _TIME_STEPS) if last else 1
+        for step in range(1, steps + 1):
+            share = step / steps
+            self._times.append((end + int(share * (sample.output - end)), last + share * (sample.at - last)))
+
+    def _find_time(self) -> None:
+        """Notes when what is read next was written: before the next sample of a host."""
+        while self._times and self._times[0][0] <= self._read_output:
+            self._times.popleft()
+        self._written = self._times[0][1] + self.shift if self._times else 0.0
 
     def end(self) -> Events:
         """What was held back. How the run ended, if its final record was read, is in ``over``."""
@@ -124,7 +150,7 @@ class JournalReader:
             for label, host in self._labels.items():
                 data = data.replace(label, host)
             return e.LauncherOutput(stream, data)
-        return e.Output(rank, self._running.hosts[rank], stream, data, partial=not data.endswith(b"\n"))
+        return e.Output(rank, self._running.hosts[rank], stream, data, not data.endswith(b"\n"), self._written)
 
     def _check_rank(self, record: Record | Unreadable) -> Record | Unreadable:
         """A record of a rank that the run does not have is none."""
@@ -325,9 +351,11 @@ class JournalReader:
         """What cannot be read, or is of no host of the run, is a gap in a curve."""
         if isinstance(sample, Unreadable) or sample.host not in self._running.hosts_used:
             return
+        self._note_time(sample)
         ranks = {rank for rank, host in enumerate(self._running.hosts) if host == sample.host}
         uses = tuple(e.RankSample(*use) for use in sample.ranks if use.rank in ranks)
-        yield e.HostSample(**{**sample._asdict(), "ranks": uses})
+        fields = {name: value for name, value in sample._asdict().items() if name != "output"}
+        yield e.HostSample(**{**fields, "ranks": uses})
 
     def _report_stall(self, stall: e.Stalled) -> Events:
         hosts, hopeless = self._running.hosts, self._find_hopeless(stall.ranks)

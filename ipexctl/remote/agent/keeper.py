@@ -402,7 +402,8 @@ class Keeper:
         """Beside the journal, which must not lack space for it."""
         ranks = self.spec.head_spec.hosts[host].ranks
         at = self.run.convert_to_head_time(host, sample.at)
-        sample = sample._replace(host=host, at=at, ranks=[use for use in sample.ranks if use.rank in ranks])
+        uses = [use for use in sample.ranks if use.rank in ranks]
+        sample = sample._replace(host=host, at=at, ranks=uses, output=self.output.offset)
         self.grown = True
         if self.samples is None:
             self.samples = spool.Spool(os.path.join(self.directory, paths.SAMPLES), samples.SIZE_LIMIT)

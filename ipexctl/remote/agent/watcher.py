@@ -36,16 +36,18 @@ def watch(argv: "List[str]") -> int:
         threading.Thread(target=_exit_when_silent, args=(spec.timings.silent,), daemon=True).start()
     out, err, cap = os.path.join(directory, paths.OUT), os.path.join(directory, paths.ERR), spec.head_spec.log_cap
     tails: Dict[str, Union[JournalTail, spool.Tail]] = {
-        frames.JOURNAL: JournalTail(os.path.join(directory, paths.JOURNAL), offsets[0]),
-        frames.OUT: spool.Tail(out, cap, offsets[1]),  # of an output the oldest parts may be gone: the offset tells
-        frames.ERR: spool.Tail(err, cap, offsets[2]),
+        frames.JOURNAL: JournalTail(os.path.join(directory, paths.JOURNAL), offsets[0])
     }
     if spec.timings.sample and frames.NO_SAMPLES not in argv[4:]:
         tails[frames.SAMPLES] = spool.Tail(os.path.join(directory, paths.SAMPLES), samples.SIZE_LIMIT, samples_offset)
+    tails[frames.OUT] = spool.Tail(out, cap, offsets[1])  # the oldest parts may be gone: the offset tells
+    tails[frames.ERR] = spool.Tail(err, cap, offsets[2])
     ends = {kind: tail.measure_end() for kind, tail in tails.items()}
     behind = not any(offsets)  # a watcher that reconnects knows already
     written, pause = time.monotonic(), 0.02
     over = frames.NOW if once else b""
+    if behind:
+        sink.write(pack_frame(WatchFrame(frames.CLOCK, 0, b"%d" % (1000 * time.time()))))
     awaited = not once  # the keeper: a watcher of a run that begins may be earlier than the file that says where it is
     while True:
         if awaited and files.read_keeper_address(directory):
@@ -53,7 +55,8 @@ def watch(argv: "List[str]") -> int:
             with suppress(OSError, ValueError):  # over already; the files tell
                 link = connect(directory, spec, Role.WATCH, "controller")
         moved = False
-        # What is written before it says which attempt it is of: no output is sent before the journal up to there.
+        # What is written before it says which attempt it is of, and when it was written: no output is sent before the
+        # journal and the samples up to there.
         pieces = {kind: tail.read(PIECE) for kind, tail in reversed(list(tails.items()))}
         for kind, tail in tails.items():
             piece = pieces[kind]
@@ -62,7 +65,8 @@ def watch(argv: "List[str]") -> int:
                 sink.write(pack_header(WatchFrame(kind, tail.offset - len(piece), piece)))
                 sink.write(piece)
                 moved = True
-                piece = tail.read(PIECE) if kind == frames.JOURNAL and len(piece) == PIECE else b""
+                goes_on = kind in (frames.JOURNAL, frames.SAMPLES) and len(piece) == PIECE
+                piece = tail.read(PIECE) if goes_on else b""
         if behind and (not moved or all(tail.offset >= ends[kind] for kind, tail in tails.items())):
             behind = False
             sink.write(pack_frame(WatchFrame(frames.CAUGHT_UP)))

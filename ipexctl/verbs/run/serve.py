@@ -7,7 +7,7 @@ from contextlib import closing
 from ipexctl.act.context import Context
 from ipexctl.act.page_server import serve_page
 from ipexctl.model.errors import Exit
-from ipexctl.model.events import Ended, Event, HostFailed, Message, RunEnded, Stamped, Workflow
+from ipexctl.model.events import Ended, Event, HostFailed, Message, RunEnded, Stamped, Workflow, get_event_time
 from ipexctl.model.hosts import Inventory
 from ipexctl.show.page.render import render_run
 from ipexctl.verbs.common.pages import open_page, write_redirect
@@ -27,7 +27,7 @@ class LivePage:
 
     def handle_event(self, event: Event) -> None:
         with self._lock:
-            self._fold.handle_event(Stamped(self._context.clock(), event))
+            self._fold.handle_event(Stamped(get_event_time(event, self._context.clock()), event))
             self._next = 0.0 if isinstance(event, RunEnded | Ended) else self._next
 
     def draw(self) -> str:

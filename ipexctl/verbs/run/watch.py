@@ -331,6 +331,8 @@ class RunWatcher:
             self.disconnected, self.retry_at = False, 0.0
             yield e.HostSilent(self.running.head, 0.0)
             yield e.Message("reconnected", host=head, code="reconnected")
+        elif frame.kind == frames.CLOCK:
+            journal.shift = time.time() - float(frame.data[:16]) / 1000 if frame.data.isdigit() else 0.0
         elif frame.kind in (frames.END, REMOVED):
             yield from journal.end()
             if frame.kind == REMOVED and journal.over is None:

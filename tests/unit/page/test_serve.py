@@ -286,6 +286,19 @@ def test_no_card_of_the_page_has_a_secret(tmp_path: Path) -> None:
         assert secret not in served
 
 
+def test_earlier_lines_whose_time_is_known_are_drawn_there() -> None:
+    begun, came = START, START + 600
+    stream = [Stamped(came, e.RunStarted("k7", "a", ("a",), "train.py", begun, "train.py"))]
+    lines = [e.Output(0, "a", "out", b"step %d loss 0.5\n" % n, written=begun + 30 * n) for n in range(20)]
+    stream += [Stamped(e.get_event_time(line, came), line) for line in lines]
+    stream += [Stamped(came, e.CaughtUp())]
+    page = fold_page(stream)
+    (pace,) = (figure for figure in page.figures if figure.key == "pace")
+    points = pace.curves[0].points
+    assert [round(at) for at, _ in points] == [30 * n for n in range(1, 20)]
+    assert {round(30 * value) for _, value in points} == {1}
+
+
 def test_lines_of_before_the_watch_are_not_drawn_as_figures_of_now() -> None:
     begun, came = START, START + 600
     stream = [Stamped(came, e.RunStarted("k7", "a", ("a",), "train.py", begun, "train.py"))]
