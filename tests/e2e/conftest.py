@@ -150,7 +150,9 @@ def native(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Installe
 FRAMEWORKS = "/root/frameworks/env"
 OTHERS = KeptEnvironment("frameworks", FRAMEWORKS)
 TORCH = "2.13.0"  # whose CPU build is a tenth of the default index's
-PACKAGES = ("transformers", "accelerate", "lightning", "trl", "peft", "datasets", "sentence-transformers")
+PACKAGES = (
+    "transformers", "accelerate", "lightning", "trl", "peft", "datasets", "sentence-transformers", "xllamacpp", "gguf"
+)  # fmt: skip
 
 
 @pytest.fixture(scope="package")
