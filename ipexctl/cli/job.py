@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ipexctl.act.context import Context
     from ipexctl.cli import options
     from ipexctl.loop import OutputOptions, Workflow
+    from ipexctl.model.errors import UsageError
     from ipexctl.model.tasks import Doctor, Execute, Install, Run, Sync, Tune, Uninstall, Wheels
 
 app = typer.Typer()
@@ -166,27 +168,48 @@ def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...]) -> list[s
     script = len(words) - len(args)
     if words[script:] != args or "--" in words[:script]:
         return []
-    sources = {param: getattr(ctx.get_parameter_source(param.name or ""), "name", "") for param in ctx.command.params}
-    params = [param for param, source in sources.items() if source != "COMMANDLINE"]
-    own = {name: param for param in params for name in (*param.opts, *param.secondary_opts) if name[:1] == "-"}
+    own = _list_options_not_given(ctx)
     names = list(dict.fromkeys(name for word in args if (name := word.partition("=")[0]) in own))
     if not names:
         return []
     warning = f"{', '.join(names)} {'go' if names[1:] else 'goes'} to the script: options of ipexctl stand before it"
-    if not {"--dry-run", "--emit", "--check", "--help"} & {*args, *names}:
-        return [warning]
+    if _STARTS_NOTHING & {*args, *names}:
+        raise _make_misplaced_error(warning, words[:script], args, own)
+    return [warning]
+
+
+_STARTS_NOTHING = frozenset(("--dry-run", "--emit", "--check", "--help"))
+
+
+def _list_options_not_given(ctx: typer.Context) -> dict[str, bool]:
+    """Returns each name of the command's options but for those of this command line, and whether it takes a value."""
+    sources = {param: getattr(ctx.get_parameter_source(param.name or ""), "name", "") for param in ctx.command.params}
+    params = [param for param, source in sources.items() if source != "COMMANDLINE"]
+    takes_value = {param: not getattr(param, "is_flag", True) for param in params}
+    return {
+        name: takes_value[param]
+        for param in params
+        for name in (*param.opts, *param.secondary_opts)
+        if name.startswith("-")
+    }
+
+
+def _make_misplaced_error(
+    warning: str, before: Sequence[str], args: Sequence[str], own: Mapping[str, bool]
+) -> UsageError:
+    """Returns the error with the line that gives ``own`` options among ``args`` to this command, and the one that gives
+    them to the script; the last word ``before`` them is the script."""
     from ipexctl.model.errors import UsageError
 
     moved: list[str] = []
-    rest: list[str] = []
+    left: list[str] = []
     for word in args:
-        is_value = bool(moved) and not getattr(own.get(moved[-1]), "is_flag", True)
-        meant = is_value or word in ("--check", "--help") or word.partition("=")[0] in own
-        (moved if meant else rest).append("--dry-run" if word == "--check" else word)
-    before, name = ["ipexctl", *words[: script - 1]], words[script - 1]
-    reasons = ["nothing was started; options of the script itself:", shlex.join([*before, "--", name, *args])]
-    line = shlex.join([*before, *moved, name, *rest])
-    raise UsageError(warning, reasons=reasons, hint=line)
+        is_value = bool(moved) and own.get(moved[-1], False)
+        is_meant = is_value or word in ("--check", "--help") or word.partition("=")[0] in own
+        (moved if is_meant else left).append("--dry-run" if word == "--check" else word)
+    *command, name = ("ipexctl", *before)
+    reasons = ["nothing was started; options of the script itself:", shlex.join([*command, "--", name, *args])]
+    return UsageError(warning, reasons=reasons, hint=shlex.join([*command, *moved, name, *left]))
 
 
 @command(app, "hosts", contacts=False, examples=("", "-f cluster.yaml --as mpi", "--hosts node[01-16] --json"))

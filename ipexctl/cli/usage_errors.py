@@ -31,6 +31,8 @@ _OTHER_NAMES = {  # of commands, and what they are called here
     "compare": "report", "diff": "report", "show": "report", "status": "ps", "kill": "stop", "sweep": "run",
     "start": "run", "train": "run", "launch": "run", "version": "--version",
 }  # fmt: skip
+# Options that a command does not have: why, and the words of the command that helps.
+_OTHER_OPTIONS = {("stop", "--all"): ("it ends the run that is named; this lists them, each with its name", ["ps"])}
 _OTHER_VALUES = {"nccl": "auto", "xccl": "auto", "mpi": "impi", "oneccl": "ccl"}  # of options, and which is meant
 # By their meaning; "" is left out.
 _LAUNCH_OPTIONS = {"ranks": "-n", "ppn": "--ppn", "hosts": "--hosts", "hostfile": "-f", "nodes": "", "own": ""}
@@ -145,6 +147,9 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
         if starts_script and error.option_name in _PYTHON_OPTIONS and error.option_name in words:
             at = words.index(error.option_name)
             better = [*words[:at], "python", *words[at:]]
+        elif (verb, error.option_name) in _OTHER_OPTIONS:
+            reason, better = _OTHER_OPTIONS[verb, error.option_name]
+            reasons = [reason]
         elif not foreign:
             nearest = find_nearest(error.option_name, names, _NAME_LIKENESS)
             better = _restore_value(error.ctx, words) or replace_word(words, error.option_name, nearest)

@@ -273,7 +273,8 @@ class HostSample(Event):
     ``throttled`` counts the times a core or package slowed down for its heat; ``celsius`` is the hottest sensor of a
     processor; ``joules`` the energy of all packages and their memory; ``pressure`` (PSI "cpu", "memory", "io") the
     share of the time, 0 to 1, in which some task waited for it; ``capped`` that in which the run's control group had
-    used up its CPU time."""
+    used up its CPU time; ``resent`` the share of TCP segments that were sent again; ``delay`` the milliseconds of a
+    packet from the head to the host and back."""
 
     host: str
     at: float
@@ -295,6 +296,8 @@ class HostSample(Event):
     pressure: Mapping[str, float] = field(default_factory=dict)
     ranks: tuple[RankSample, ...] = ()
     capped: float | None = None
+    resent: float | None = None
+    delay: float | None = None
 
 
 class LauncherOutput(Event):

@@ -224,8 +224,8 @@ EnvironmentGone = NamedTuple("EnvironmentGone", [("path", str)])  # that an inst
 
 
 class RunRow(NamedTuple):
-    """A run kept on its head. ``state``: starting, running, stopping, restarting, ended, gone (its keeper died), or
-    leaderless, of a host whose part of a run is at work, and which may lead it, or another one.
+    """A run kept on its head. ``state``: starting, waiting (for hosts), running, stopping, restarting, ended, gone (its
+    keeper died), or leaderless, of a host whose part of a run is at work, and which may lead it, or another one.
     ``seconds`` on the head's clock since its keeper started, of one that ended until then, 0 where that is not known;
     ``command`` is the script and its arguments, ``output`` the end of what rank 0 wrote; ``ready`` counts the processes
     that are up (-1: not known), ``restart`` the starts before this one, of ``restarts`` that it may have; ``lease`` is

@@ -43,6 +43,8 @@ class HostSample(NamedTuple):
     pressure: Dict[str, float] = {}
     ranks: List[RankSample] = []
     capped: Optional[float] = None
+    resent: Optional[float] = None
+    delay: Optional[float] = None  # as the head measures it
     output: int = 0  # bytes that ranks had written when the head stored this
 
 

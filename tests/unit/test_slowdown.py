@@ -70,6 +70,50 @@ def test_the_host_that_others_wait_for_is_named_with_cause_and_the_command_witho
     assert report.run.slow_host.command == ("ipexctl", "run", "--limit", "!b", "--ppn", "2", "train.py")
 
 
+FAR = {"a": {"delay": 0.01}, "b": {"delay": 104.2, "resent": 0.021}, "c": {"delay": 0.21}}
+LOSSY = {"a": {"delay": 0.01}, "b": {"delay": 0.3, "resent": 0.03}, "c": {"delay": 0.2, "resent": 0.001}}
+HEAD = {"a": {"delay": 0.01, "resent": 0.02}, "b": {"delay": 104.2}, "c": {"delay": 103.0}}
+NEAR = {"a": {"delay": 0.01}, "b": {"delay": 4.0, "resent": 0.002}, "c": {"delay": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("measured", "host", "cause"),
+    [
+        (
+            FAR,
+            "b",
+            "a packet takes 104 ms from a and back, the others 0.21 ms; 2.1 % of its TCP segments are sent again",
+        ),
+        (LOSSY, "b", "3.0 % of its TCP segments are sent again"),
+        (HEAD, "a", "a packet takes 103 ms to the other hosts and back; 2.0 % of its TCP segments are sent again"),
+        (NEAR, "", ""),
+    ],
+    ids=["far", "lossy", "the head", "near"],
+)
+def test_a_slow_link_is_named_where_all_ranks_wait(
+    measured: dict[str, dict[str, float]], host: str, cause: str
+) -> None:
+    stream = [sample(110.0, name, delay=0.1) for name in measured]
+    stream = [*slow_run()[:100], *stream, *slow_run()[100:]]
+    stream += samples(131.0, late=(0, 1) if host == "b" else ())
+    stream += [sample(131.5 + 2 * number, name, **more) for number, (name, more) in enumerate(measured.items())]
+    state = fold_state(stream)
+    verdict = get_verdict(state)
+    assert [line for line in verdict if line.startswith(("a:", "b:", "c:"))] == ([f"{host}: {cause}"] if host else [])
+    assert bool(verdict) == bool(host)
+
+
+def test_a_measured_cause_of_the_host_that_is_late_counts_more_than_a_slow_link() -> None:
+    stream = [
+        *slow_run(),
+        sample(131.5, "a", capped=0.9),
+        sample(133.5, "c", delay=0.2),
+        sample(135.5, "b", delay=90.0),
+    ]
+    verdict = get_verdict(fold_state([*stream, *samples(136.0, late=(0, 1))]))
+    assert verdict[2] == "a: its control group limits CPU time, throttled 90 % of the time"
+
+
 def test_without_a_cause_it_is_said_where_the_late_ranks_are() -> None:
     state = fold_state([*slow_run(ranks=[0]), *samples(132.0, late=(3,))])
     assert get_verdict(state)[1:3] == (

@@ -33,10 +33,12 @@ _TITLES = {
     "received": ("network received", "MiB/s"), "sent": ("network sent", "MiB/s"), "disk": ("disk", "MiB/s"),
     "watts": ("power", "W"), "celsius": ("temperature", "°C"), "mhz": ("clock", "MHz"),
     "waiting": ("waiting (pressure)", "%"), "capped": ("no CPU time left (control group)", "%"),
+    "delay": ("delay to the head and back", "ms"), "resent": ("TCP segments sent again", "%"),
     "rank cpu": ("CPU per rank", "cores"), "rank memory": ("memory per rank", "GiB"),
 }  # fmt: skip
 _SMALLER = {"GiB": "MiB", "MiB/s": "KiB/s"}
-_OF_HOSTS = ("cpu", "memory", "swap", "received", "sent", "disk", "watts", "celsius", "mhz", "waiting", "capped")
+_OF_HOSTS = ("cpu", "memory", "swap", "received", "sent", "delay", "resent", "disk", "watts", "celsius", "mhz",
+             "waiting", "capped")  # fmt: skip
 _AMOUNTS = ("pace", "samples_s", "tokens_s")  # whose axis begins at 0
 _LEVELS = ("celsius", "mhz")  # of hosts, whose axis does not
 _OF_RANKS = ("rank cpu", "rank memory")

@@ -28,6 +28,8 @@ def _list_sample(run: str, sample: HostSample) -> Iterator[FigureRow]:
         "celsius": sample.celsius,
         "joules": sample.joules,
         "capped": sample.capped,
+        "resent": sample.resent,
+        "delay_ms": sample.delay,
     }
     values |= {f"received_bytes/{name}": count for name, count in sample.received.items()}
     values |= {f"sent_bytes/{name}": count for name, count in sample.sent.items()}

@@ -476,6 +476,8 @@ def _list_usage(sample: e.HostSample) -> dict[str, float]:
         "celsius": sample.celsius,
         "mhz": sample.mhz,
         "capped": 100 * sample.capped if sample.capped is not None else None,
+        "resent": 100 * sample.resent if sample.resent is not None else None,
+        "delay": sample.delay,
     }
     return usage | {name: value for name, value in measured.items() if value is not None}
 

@@ -19,6 +19,8 @@ _CAUSE = 0.25  # and from which that is the cause of a slow pace
 _MIN_SAMPLES = 3  # samples in which some ranks wait and some do not
 _BUSY_SHARE = 0.6  # of such samples, in which the slow host does not wait
 _WAITING_SHARE = 0.35  # the same of any other host
+_FAR, _FARTHER = 5.0, 5.0  # milliseconds there and back, and how many times the usual ones, of a slow link
+_RESENT = 0.5  # % of TCP segments from which on many are lost
 
 
 def note_best_pace(rank: RankState) -> None:
@@ -67,6 +69,36 @@ def _find_capped_host(state: RunState, least: float) -> str:
     return hosts[0] if len(hosts) > 1 and shares[hosts[0]] >= least and others < shares[hosts[0]] / 2 else ""
 
 
+def _find_slow_link(state: RunState) -> tuple[str, str]:
+    """Returns the host to which packets take much longer than to the others, or than before, or are lost; and what was
+    measured. Where that is so of all hosts but the head, it is the head's link."""
+    tables, head = state.run.samples, state.run.attempts[-1].started.head
+    delays = {host: _get_last(table, "delay") for host, table in tables.items() if host != head and "delay" in table}
+    resent = {host: _get_last(table, "resent") for host, table in tables.items()}
+
+    def describe(host: str, delay: str = "") -> tuple[str, str]:
+        share = resent.get(host, 0.0)
+        again = f"{share:.1f} % of its TCP segments are sent again" if share >= _RESENT / 5 else ""
+        return host, "; ".join(filter(None, [delay, again]))
+
+    grown = [host for host, delay in delays.items() if delay >= max(_FAR, _FARTHER * _get_least(tables[host], "delay"))]
+    if len(grown) == len(delays) > 1:
+        return describe(head, f"a packet takes {min(delays.values()):.0f} ms to the other hosts and back")
+    farthest = max(delays, key=lambda host: delays[host], default="")
+    others = [delay for host, delay in delays.items() if host != farthest]
+    if farthest and (delays[farthest] >= max(_FAR, _FARTHER * median(others)) if others else grown):
+        usual = f", the others {median(others):.3g} ms" if others else ""
+        return describe(farthest, f"a packet takes {delays[farthest]:.0f} ms from {head} and back{usual}")
+    lossy, *rest = sorted(resent, key=lambda host: -resent[host]) or [""]
+    is_clear = bool(rest) and resent[lossy] >= max(_RESENT, 3 * resent[rest[0]])
+    return describe(lossy) if is_clear else ("", "")
+
+
+def _get_least(table: Mapping[str, Series], name: str) -> float:
+    points = [value for column in table[name].extremes.values() for *_, value in column]
+    return min(points, default=0.0)
+
+
 def _find_slow_host(state: RunState, attempt: Attempt, slowdown: Slowdown) -> SlowHost | None:
     """Returns the host that the others wait for, as samples of stacks tell; without them the one without CPU time."""
     hosts = attempt.started.ranks
@@ -76,7 +108,10 @@ def _find_slow_host(state: RunState, attempt: Attempt, slowdown: Slowdown) -> Sl
     ordered = counts.most_common(2)
     clear = len(telling) >= _MIN_SAMPLES and ordered[0][1] >= _BUSY_SHARE * len(telling)
     clear = clear and (len(ordered) < 2 or ordered[1][1] <= _WAITING_SHARE * len(telling))
-    host = ordered[0][0] if clear else _find_capped_host(state, _CAUSE)
+    far, measured = _find_slow_link(state)
+    if clear and far != attempt.started.head and not _find_cause(state, ordered[0][0]):
+        clear = far in ("", ordered[0][0])  # over a slow link any rank may be the last one, in a few samples
+    host = ordered[0][0] if clear else _find_capped_host(state, _CAUSE) or far
     if not host:
         return None
     own = [rank for rank, name in enumerate(hosts) if name == host]
@@ -88,7 +123,7 @@ def _find_slow_host(state: RunState, attempt: Attempt, slowdown: Slowdown) -> Sl
         lines.append(f"pace {slowdown.pace:.2f} it/s, was {slowdown.best:.2f} until {format_clock(begun)}")
     if clear:
         lines.append(_describe_waiting(slowdown, telling, ranks, host, ordered[0][1]))
-    cause = _find_cause(state, host) or _find_usual_place(telling, ranks)
+    cause = _find_cause(state, host) or (measured if host == far else "") or _find_usual_place(telling, ranks)
     if cause:
         lines.append(f"{host}: {cause}")
     command = make_command_without(state, host)

@@ -403,7 +403,9 @@ class Keeper:
         ranks = self.spec.head_spec.hosts[host].ranks
         at = self.run.convert_to_head_time(host, sample.at)
         uses = [use for use in sample.ranks if use.rank in ranks]
-        sample = sample._replace(host=host, at=at, ranks=uses, output=self.output.offset)
+        guard = self.guards.get(host)
+        delay = guard.measure_delay() if guard else None
+        sample = sample._replace(host=host, at=at, ranks=uses, delay=delay, output=self.output.offset)
         self.grown = True
         if self.samples is None:
             self.samples = spool.Spool(os.path.join(self.directory, paths.SAMPLES), samples.SIZE_LIMIT)

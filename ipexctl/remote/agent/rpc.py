@@ -9,6 +9,7 @@ import errno
 import os
 import select
 import socket
+import struct
 import time
 from collections import deque
 from contextlib import suppress
@@ -23,6 +24,7 @@ Received = Union[Message, Unreadable, RanksOutput]
 BACKLOG = 128  # connections that wait for the keeper
 GREETING_LIMIT = 1 << 12  # the same of somebody who has not proved itself yet
 PIECE = 1 << 18  # bytes that are received at a time
+_RTT_AT = 68  # where the kernel's description of a connection has the time of a packet there and back
 _BYTES = b"="  # the first letter of a line that is no object: bytes in base64
 
 
@@ -69,6 +71,16 @@ class Wire:
 
     def fileno(self) -> int:
         return self.sock.fileno()
+
+    def measure_delay(self) -> "Optional[float]":
+        """Returns the milliseconds of a packet to the other side and back, as the kernel measures them (``tcpi_rtt`` of
+        linux/tcp.h, in microseconds); None where it does not tell."""
+        try:
+            info = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT_AT + 4)
+            microseconds: int = struct.unpack_from("=I", info, _RTT_AT)[0]
+            return microseconds / 1000.0
+        except (OSError, struct.error):
+            return None
 
     def send(self, message: "Message") -> None:
         self._send_line(KINDS.write(message))

@@ -62,6 +62,7 @@ class Counters(NamedTuple):
     pressure: "Dict[str, int]"  # microseconds
     ranks: "Dict[int, RankUse]"
     quotas: "Dict[str, Tuple[int, int]]" = {}  # control group → periods in which it was active, and was throttled
+    segments: "Tuple[int, int]" = (0, 0)  # of TCP: sent, and sent again
 
 
 # Parsing. Each takes any bytes, and gives what it can read of them.
@@ -102,6 +103,15 @@ def parse_traffic(text: bytes) -> "Dict[str, Tuple[int, int]]":
         if colon and len(words) >= 9:
             traffic[name.strip().decode("utf-8", "replace")] = (parse_number(words[0]), parse_number(words[8]))
     return traffic
+
+
+def parse_segments(text: bytes) -> "Tuple[int, int]":
+    """Of /proc/net/snmp: segments of TCP that were sent, and those of them that were sent again."""
+    lines = [line.split() for line in text.splitlines() if line.startswith(b"Tcp:")]
+    if len(lines) != 2 or len(lines[0]) != len(lines[1]):
+        return 0, 0
+    counts = {name: parse_number(lines[1][at]) for at, name in enumerate(lines[0])}
+    return counts.get(b"OutSegs", 0), counts.get(b"RetransSegs", 0)
 
 
 def parse_disks(text: bytes, disks: "Iterable[str]") -> "Tuple[int, int]":
@@ -292,6 +302,7 @@ class HostReader:
             pressure={name: total for name, total in pressure.items() if total is not None},
             ranks=self.processes.measure(wrappers),
             quotas=self.read_quotas(),
+            segments=parse_segments(self.read_proc("self/net/snmp")),
         )  # fmt: skip
 
     def read_quotas(self) -> "Dict[str, Tuple[int, int]]":
@@ -372,6 +383,7 @@ def compute_sample(before: "Counters", now: "Counters", host: str) -> HostSample
         pressure,
         ranks,
         compute_capped_share(before.quotas, now.quotas),
+        compute_resent_share(before.segments, now.segments),
     )
 
 
@@ -381,6 +393,15 @@ def compute_capped_share(before: "Dict[str, Tuple[int, int]]", now: "Dict[str, T
     grown = [(new[0] - old[0], new[1] - old[1]) for new, old in known]
     shares = [min(1.0, max(0.0, capped / active)) for active, capped in grown if active > 0]
     return round(max(shares), 3) if shares else None
+
+
+SEGMENTS = 100  # of TCP, at least, of which a share says something
+
+
+def compute_resent_share(before: "Tuple[int, int]", now: "Tuple[int, int]") -> "Optional[float]":
+    """Returns the share of TCP segments that were sent again, or None where few were sent at all."""
+    sent, again = max(0, now[0] - before[0]), max(0, now[1] - before[1])
+    return round(min(1.0, again / sent), 4) if sent >= SEGMENTS else None
 
 
 HIGHEST_POWER = 1000.0  # watts of one package: more than any processor of the kind draws

@@ -26,7 +26,7 @@ from ipexctl.verbs.run import run_discovery
 from ipexctl.verbs.run.profile import fetch_profile, merge_profile
 from ipexctl.verbs.run.replay import find_saved_run, read_preparation
 from ipexctl.verbs.run.saved_logs import compare_stacks, make_no_rank_error
-from ipexctl.verbs.run.watch import RunRemovedError, RunWatcher
+from ipexctl.verbs.run.watch import RunRemovedError, RunWatcher, make_removed_error
 
 
 def ps(inventory: Inventory, context: Context) -> e.Workflow[None]:
@@ -295,9 +295,8 @@ def find_watcher(
     """Begins a command; the run that ``prefix`` names, and a watcher of it. Where its head cannot be reached, that is
     reported, the command ends and there is none."""
     yield make_started(verb, "" if verb == "logs" or prefix in (None, "last") else prefix, inventory)
-    discovered = run_discovery.choose_run(
-        (yield from run_discovery.find_runs(inventory, context)), prefix, newest=newest
-    )
+    survey, place = (yield from run_discovery.find_runs(inventory, context)), list_flags(inventory, None)
+    discovered = run_discovery.choose_run(survey, prefix, verb=verb, place=place, newest=newest)
     context.masker.add_kept(context.state / "runs" / discovered.row.run.partition(".")[0])  # where it was started here
     if discovered.row.state == run_discovery.LEADERLESS and verb != "stop":
         discovered = yield from run_discovery.await_leader(discovered, inventory, context)
@@ -311,7 +310,7 @@ def find_watcher(
         return discovered, run_discovery.make_watcher(discovered, inventory, context)
     except LinkError as error:
         if error.failure.code == run_control.REMOVED:
-            raise RunRemovedError(discovered.row.run, context.state / "runs") from None
+            raise make_removed_error(discovered.row.run, context.state / "runs") from None
         yield e.HostFailed(Failure(discovered.head, Kind.UNREACHABLE, error.failure.what))
         yield e.Ended(verb, Exit.OK)
         return discovered, None

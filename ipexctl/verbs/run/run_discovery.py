@@ -9,7 +9,7 @@ from ipexctl.act import run_control
 from ipexctl.act.context import Context, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.model.answers.manage import OrphanDirectory
-from ipexctl.model.errors import Exit, UsageError, advise, split_results
+from ipexctl.model.errors import Exit, UsageError, advise, complete_hint, split_results
 from ipexctl.model.events import Message, Workflow
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record, field, select_attributes
@@ -20,6 +20,14 @@ from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.run.watch import RunWatcher
 
 LEADERLESS = "leaderless"  # as in `RunRow`
+_WAITING = "waiting"  # likewise: for hosts that others use
+_WATCHING = ("attach", "logs", "watch")  # commands that change nothing
+_COMMANDS = {
+    "attach": advise("attach", "{run}"),
+    "logs": advise("logs", "{run}"),
+    "stop": advise("stop", "{run}"),
+    "watch": advise("watch", "{run}"),
+}
 _WAIT_LIMIT = 300.0  # seconds for a leader
 _TURNS_TIME = 10.0  # seconds in which hosts take their turns in taking the leader's place
 _KNOWLEDGE = {"gone": 0, LEADERLESS: 1}  # states of a run of which another host knows more
@@ -90,14 +98,20 @@ def await_leader(run: DiscoveredRun, inventory: Inventory, context: Context) -> 
     return run
 
 
-def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -> DiscoveredRun:
+def choose_run(
+    survey: RunSurvey, prefix: str | None, *, verb: str = "", place: Sequence[str] = (), newest: bool = False
+) -> DiscoveredRun:
     """Returns the run whose name is or begins with ``prefix``, or the ``last``; without a prefix the only one that is
-    not over, or else the only one, or the ``newest``. Raises `UsageError` when there is none, or more than one."""
+    not over (to watch it, the only one that does not wait for hosts), or else the only one, or the ``newest``. Raises
+    `UsageError` when there is none, or more than one, with the command of each: ``verb`` and the options ``place``."""
     prefix = prefix.partition("~")[0] if prefix else prefix  # of the record of one of its watchers
     if prefix == "last":
         matches = list(survey.runs)[-1:]
     elif prefix is None:
-        matches = [run for run in survey.runs if not run.is_over] or list(survey.runs)[-1 if newest else 0 :]
+        going = [run for run in survey.runs if not run.is_over]
+        at_work = [run for run in going if run.row.state != _WAITING]
+        going = at_work if len(at_work) == 1 and verb in _WATCHING else going
+        matches = going or list(survey.runs)[-1 if newest else 0 :]
     else:
         exact = [run for run in survey.runs if run.row.run == prefix]
         matches = exact or [run for run in survey.runs if run.row.run.startswith(prefix)]
@@ -105,14 +119,19 @@ def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -
         if prefix:
             what = f"{len(matches)} runs match {prefix!r}"
         else:
-            what = f"{len(matches)} runs are kept on these hosts"
+            what = f"{len(matches)} runs are on these hosts"
             if all(run.is_over for run in matches):
                 what = f"no run goes on: the {len(matches)} runs that are kept on these hosts have ended"
-        reasons = [f"{run.row.run}  {run.row.state}  {run.row.title} of {run.row.owner}" for run in matches]
+        reasons = [_describe_choice(run.row, verb, place) for run in matches]
         raise UsageError(what, reasons=reasons, hint="give the name of one of them", exit=Exit.STEP)
     if not matches:
         raise no_run_error(prefix, survey)
     return matches[0]
+
+
+def _describe_choice(row: RunRow, verb: str, place: Sequence[str]) -> str:
+    command = complete_hint(_COMMANDS[verb].fill(run=row.run), place) if verb in _COMMANDS else row.run
+    return f"{command}  {row.state}: {row.title} of {row.owner}"
 
 
 def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:

@@ -58,14 +58,19 @@ class _HeadLostError(Exception):
 class RunRemovedError(UsageError, _HeadLostError):
     """The files of a run are gone from the head: another command has watched it to its end."""
 
-    def __init__(self, run: str, runs: Path) -> None:
+    def __init__(self, run: str, *, saved: bool) -> None:
         what = f"run {run} is over: another command watched it to its end and removed its files from the hosts"
-        hint = advise("runs", text="runs that were watched from this machine are saved here:")
-        with suppress(UsageError):
-            report = read_report(find_saved_run(runs, run))
-            if report and report.run and report.run.reason:
-                hint = advise("replay", run, text="it is saved here:")
+        others = advise("runs", text="runs that were watched from this machine are saved here:")
+        hint = advise("replay", run, text="it is saved here:") if saved else others
         super().__init__(what, hint=hint, exit=Exit.STEP, code="no-run")
+
+
+def make_removed_error(run: str, runs: Path) -> RunRemovedError:
+    """Returns the error for a run whose files are gone from its head, and which may be saved on this machine."""
+    report = None
+    with suppress(UsageError):
+        report = read_report(find_saved_run(runs, run))
+    return RunRemovedError(run, saved=bool(report and report.run and report.run.reason))
 
 
 def _count_patience(timings: Timings) -> float:
@@ -336,7 +341,7 @@ class RunWatcher:
         elif frame.kind in (frames.END, REMOVED):
             yield from journal.end()
             if frame.kind == REMOVED and journal.over is None:
-                raise RunRemovedError(self.running.run, self.context.state / "runs")
+                raise make_removed_error(self.running.run, self.context.state / "runs")
             why = printable(frame.data.partition(b" ")[2].decode("utf-8", "replace"), 400)
             died = ": ".join([f"the run's keeper on {head} died", *filter(None, [why])])
             self.run_ended = journal.over or e.RunEnded(self.running.run, "lost", died)

@@ -139,6 +139,19 @@ def test_the_throttled_share_is_of_the_group_that_limits_most(tmp_path: Path, ow
     assert compute_sample(before, reader.read({}), "h").capped == 0.75
 
 
+def test_tcp_segments_that_are_sent_again_are_a_share_of_those_sent(tmp_path: Path) -> None:
+    def count(sent: int, again: int) -> dict[str, str]:
+        return {"self/net/snmp": f"Ip: Forwarding\nIp: 1\nTcp: OutSegs RetransSegs\nTcp: {sent} {again}\nUdp: A\n"}
+
+    write(tmp_path / "proc", proc() | count(1000, 4))
+    reader = HostReader((), str(tmp_path / "proc"), str(tmp_path / "sys"))
+    before = reader.read({})
+    write(tmp_path / "proc", count(1050, 40))
+    assert compute_sample(before, reader.read({}), "h").resent is None, "too few were sent"
+    write(tmp_path / "proc", count(2000, 24))
+    assert compute_sample(before, reader.read({}), "h").resent == 0.02
+
+
 def test_the_clock_is_that_of_the_ranks_cpus(tmp_path: Path) -> None:
     write(tmp_path / "proc", proc())
     write(tmp_path / "sys", sys_())

@@ -3,10 +3,10 @@
 import pytest
 
 from ipexctl.model.answers.manage import OrphanDirectory
-from ipexctl.model.errors import Exit
+from ipexctl.model.errors import Exit, UsageError
 from ipexctl.protocol.messages import RunRow
 from ipexctl.verbs.run.manage import choose_directories
-from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, no_run_error
+from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, no_run_error
 from tests.tables import read_table
 
 
@@ -25,6 +25,20 @@ SURVEY = RunSurvey(
 @pytest.mark.parametrize(("prefix", "chosen"), read_table("reap/the_directories_that_are_removed"))
 def test_the_directories_that_are_removed(prefix: str | None, chosen: dict[str, dict[str, str]]) -> None:
     assert choose_directories(SURVEY, prefix) == chosen
+
+
+def test_a_run_that_waits_for_hosts_gives_way_to_the_one_that_is_watched_and_is_listed_for_stop() -> None:
+    survey = RunSurvey((make_run("1-going", "running"), make_run("2-later", "waiting")), (), ())
+    for verb in ("attach", "logs", "watch"):
+        assert choose_run(survey, None, verb=verb).row.run == "1-going"
+    with pytest.raises(UsageError, match="2 runs are on these hosts") as raised:
+        choose_run(survey, None, verb="stop", place=("-f", "lab"))
+    assert raised.value.reasons == (
+        "ipexctl stop 1-going -f lab  running: train.py of me",
+        "ipexctl stop 2-later -f lab  waiting: train.py of me",
+    )
+    waiting = RunSurvey((make_run("2-later", "waiting"),), (), ())
+    assert choose_run(waiting, None, verb="attach").row.run == "2-later"
 
 
 def test_a_run_is_not_reported_to_be_none_where_nobody_answered() -> None:
