@@ -92,9 +92,15 @@ def count_ranks(run: RunOutcome) -> str:
     return f"{pluralize(len(run.ranks), 'rank')} on {pluralize(len({rank.host for rank in run.ranks}), 'host')}"
 
 
+_OTHER_STACKS = re.compile(r"^(?:Thread 0x.*\n(?:  .*\n)*\n?|Extension modules: .*)", re.MULTILINE)  # of a crash
+
+
 def get_last_output(rank: RankOutcome) -> str:
-    """The end of what a failed rank wrote, or why it failed."""
-    return strip_colours((rank.traceback or rank.tail).strip("\n") or rank.error)
+    """The end of what a failed rank wrote, or why it failed. Of a crash, the stack of the thread that crashed."""
+    output = strip_colours((rank.traceback or rank.tail).strip("\n") or rank.error)
+    if "\nCurrent thread 0x" in output and "<no Python frame>" not in output:
+        output = _OTHER_STACKS.sub("", output).strip("\n")
+    return output
 
 
 def _first_failure(rank: RankOutcome, run: RunOutcome, below: Sequence[RenderableType]) -> list[RenderableType]:

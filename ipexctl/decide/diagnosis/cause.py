@@ -34,6 +34,11 @@ class _Judged(Record):
         return self.match is not None and self.match.known.symptom
 
     @property
+    def named(self) -> str | None:
+        """The rank for which it waited, by impi: ``rank 3``."""
+        return self.match.words.get("who") if self.match else None
+
+    @property
     def is_own(self) -> bool:
         """Whether it shows that the rank failed by itself."""
         return not self.is_symptom and (self.evidence.own or self.rank.abort is not None)
@@ -60,26 +65,34 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
         return Cause((), make_diagnosis(launcher, host) if launcher else None)
     first, *others = [_judge(errors, rank) for rank in failed[:_CANDIDATE_LIMIT]]
     if first.is_symptom:
-        named = first.match.words.get("who") if first.match else None  # by impi: it may have ended without a word
+        named = first.named  # it may have ended without a word
         missed = (each for each in others if f"rank {each.rank.rank}" == named and not each.is_symptom)
         first = next((each for each in others if each.is_own), next(missed, first))
     elif first.is_silent:
         soon = [each for each in others if each.rank.at - first.rank.at < _CRASH_DELAY]
-        aborted = (each for each in others if first.rank.status in each.abort_statuses)
+        name = f"rank {first.rank.rank}"
+        aborted = (each for each in others if first.rank.status in each.abort_statuses and each.named != name)
         first = next((each for each in soon if each.evidence.signal and not each.is_symptom), next(aborted, first))
     match = first.match
     if first.is_symptom:
         match = _match_early_ends(errors, first, ranks) or match
-    elif match is None and not first.evidence.exceptions:
+    elif match is None and not first.evidence.exceptions and first.rank.abort is None:
         known = (*(each.match for each in others if each is not first), launcher)
         match = next((other for other in known if other and not other.known.symptom), None)
     failed.remove(first.rank)
-    return Cause((first.rank, *failed), make_diagnosis(match, host) if match else None)
+    return Cause((first.rank, *failed), make_diagnosis(_add_host(match, ranks), host) if match else None)
 
 
 def _judge(errors: KnownErrors, rank: RankOutcome) -> _Judged:
     evidence = collect_evidence(rank)
     return _Judged(rank, evidence, match_evidence(errors, evidence))
+
+
+def _add_host(match: ErrorMatch, ranks: Sequence[RankOutcome]) -> ErrorMatch:
+    """Returns the entry with the host of the rank that it names, if it names one alone."""
+    who = match.words.get("who")
+    hosts = {f"rank {rank.rank}": rank.host for rank in ranks}
+    return replace(match, words={**match.words, "who": f"{who} on {hosts[who]}"}) if who in hosts else match
 
 
 def _match_early_ends(errors: KnownErrors, first: _Judged, ranks: Sequence[RankOutcome]) -> ErrorMatch | None:

@@ -22,6 +22,9 @@ _TYPE = re.compile(r"[\w.]+(?:: |$)")  # of an exception, below its stack
 _EXCEPTION = re.compile(r"(?!\S*python[\d.]*: ).*\b[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?:: |$)")  # in a text
 _OF_RANK = re.compile(r"^\[rank\d+\]: ?")  # torch.distributed writes it before each line of a traceback
 _WARNING = re.compile(r"\b\w*Warning: |\bWARN(?:ING)?\b|_WARN\||<warn>|^\[?W(?:\d{3,4} |\s?\w+\.cpp:)")
+_FAREWELL = re.compile(
+    r"impi: rank \d+ ended with |Abort\(\d+\) .*\bapplication called MPI_Abort|\[cli_\d+\]: readline failed"
+)
 _FATAL = "Fatal Python error"  # faulthandler's first words on a signal
 _SHELL = 128  # a shell's exit status, without the number of the signal that ended its child
 _CRASHES = (4, 6, 7, 8, 9, 11)  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV
@@ -55,7 +58,8 @@ def collect_evidence(rank: RankOutcome) -> Evidence:
     crash = rank.traceback.splitlines() if rank.traceback.startswith(_FATAL) else []
     exceptions = () if crash else _parse_traceback(rank.traceback)
     for error in _parse_traceback(rank.error)[:1]:  # it may hold the traceback of a worker
-        exceptions = exceptions if exceptions and error.text in exceptions[0].text else (error, *exceptions)
+        is_same = exceptions and (error.text in exceptions[0].text or exceptions[0].text in error.text)
+        exceptions = exceptions if is_same else (error, *exceptions)
     shell = (rank.status or 0) - _SHELL
     signal = rank.signal or (shell if shell in _CRASHES else 0)
     return Evidence(exceptions or _find_last_exception(lines), signal, read_runtime_output([*crash, *lines]))
@@ -69,7 +73,7 @@ def read_runtime_output(lines: Iterable[str]) -> str:
 
 
 def _is_warning(line: str) -> bool:
-    return _WARNING.search(line) is not None or find_harmless(line) is not None
+    return bool(_WARNING.search(line) or _FAREWELL.match(line)) or find_harmless(line) is not None
 
 
 def _parse_traceback(text: str) -> tuple[RaisedException, ...]:

@@ -37,6 +37,13 @@ def test_a_rank_that_failed_by_itself_comes_before_those_that_only_missed_it() -
     assert judge(failed(0, 5.0, PEER), aborted) == ([1, 0], None)
 
 
+def test_a_rank_that_is_named_is_named_with_its_host() -> None:
+    left = failed(0, 5.0, "impi_torch._launch.ImpiError: impi: allreduce #4: rank 3 left the group without it")
+    diagnosis = find_cause(ERRORS, [left, replace(failed(3, 9.0), state="stopped")], "").diagnosis
+    assert diagnosis is not None
+    assert diagnosis.title.startswith("rank 3 on n3 had finished with the group")
+
+
 def test_a_rank_that_shows_nothing_is_no_better_cause() -> None:
     assert judge(failed(0, 5.0, PEER), failed(1, 5.2)) == ([0, 1], "peer")
 
@@ -55,6 +62,24 @@ def test_ranks_that_mpi_ended_at_an_error_of_another_one_are_not_the_cause() -> 
     aborted = replace(failed(0, 5.1), status=143, tail=f"{error}\n{lost}\n")
     assert judge(replace(failed(1, 5.0), status=143), aborted) == ([0, 1], "ofi-transfer")
     assert judge(replace(failed(1, 5.0), status=3), aborted) == ([1, 0], None)
+
+
+def test_a_rank_that_another_one_names_is_the_cause_though_that_one_called_abort() -> None:
+    """A rank that ended itself after an exception in a thread, and a rank that waited for it over impi."""
+    named = "impi_torch._launch.ImpiError: impi: allreduce #4: rank 2 ended with exit status 1"
+    abort = "Abort(1) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 1\n"
+    waited = replace(failed(1, 5.2, named), tail=f"{named}\n{abort}[cli_1]: readline failed\n")
+    assert judge(replace(failed(2, 5.0), tail="impi: rank 2 ended with exit status 1"), waited) == ([2, 1], None)
+
+
+def test_mpi_abort_of_a_rank_is_not_explained_by_what_others_met_then() -> None:
+    called = replace(failed(3, 5.0), abort=11)
+    assert judge(
+        called, replace(failed(0, 5.1), tail="Abort(8): Fatal error in internal_Finalize: Other MPI error")
+    ) == (
+        [3, 0],
+        None,
+    )
 
 
 def test_the_first_in_time_is_the_cause_else() -> None:

@@ -108,6 +108,7 @@ def test_the_status_of_a_shell_tells_of_the_signal_that_ended_its_child(status: 
         # without our hook (another interpreter, os._exit): the traceback with which the output ends
         ("step 1\n" + HANDLED, "package"),
         ("step 1\n" + HANDLED + WARNING, "package"),
+        ("step 1\n" + HANDLED + "impi: rank 2 ended with exit status 1\n[cli_2]: readline failed", "package"),
         (HANDLED.partition("\n")[2], "package"),  # its first lines are not kept
         ("".join(f"[rank1]: {line}\n" for line in HANDLED.splitlines()), "package"),
         # handled: the rank went on to write
@@ -129,6 +130,13 @@ def test_the_status_of_a_shell_tells_of_the_signal_that_ended_its_child(status: 
 )  # fmt: skip
 def test_of_the_output_the_last_words_of_the_runtime_decide(tail: str, code: str | None) -> None:
     assert name_error(replace(FAILED, tail=tail)) == code
+
+
+def test_a_syntax_error_is_shown_once() -> None:
+    """Its text alone holds the name of the file."""
+    trace = '  File "/home/u/helper.py", line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
+    rank = replace(FAILED, error="SyntaxError: invalid syntax (helper.py, line 1)", traceback=trace)
+    assert [raised.text for raised in collect_evidence(rank).exceptions] == ["SyntaxError: invalid syntax"]
 
 
 def test_a_rank_shows_more_than_its_end_where_it_raised_or_crashed() -> None:

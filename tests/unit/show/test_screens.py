@@ -105,6 +105,19 @@ def test_the_first_failure_has_status_host_time_and_last_words() -> None:
     assert "failed too: rank 2 on b" in text
 
 
+def test_of_a_crash_the_thread_that_crashed_is_shown() -> None:
+    own = 'Thread 0x7f (most recent call first):\n  File "/h/hooks/_worlds.py", line 2 in answer\n\n'
+    crash = (
+        f'Fatal Python error: Aborted\n\n{own}Current thread 0x8f (most recent call first):\n  File "a.py", line 7 in f'
+    )
+    text = ending(ended(1, None, signal=6, traceback=f"{crash}\n\nExtension modules: torch._C (total: 1)\n"))
+    assert "  Fatal Python error: Aborted\n\n  Current thread 0x8f (most recent call first):\n    File" in text
+    assert "_worlds.py" not in text
+    assert "Extension modules" not in text
+    native = crash.replace('  File "a.py", line 7 in f', "  <no Python frame>")
+    assert "_worlds.py" in ending(ended(1, None, signal=6, traceback=native)), "all there is to see of it"
+
+
 @pytest.mark.parametrize("hint", ["a smaller batch", "a smaller batch, fewer ranks there " * 8])
 @pytest.mark.parametrize("calls", [4, 12])
 def test_who_failed_stays_on_a_screen_of_24_rows(hint: str, calls: int) -> None:
