@@ -21,9 +21,9 @@ _GROUP = re.compile(r"^ +(?:\| ?|\+[-+].*)", re.MULTILINE)  # what an ExceptionG
 _TYPE = re.compile(r"[\w.]+(?:: |$)")  # of an exception, below its stack
 _EXCEPTION = re.compile(r"(?!\S*python[\d.]*: ).*\b[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?:: |$)")  # in a text
 _OF_RANK = re.compile(r"^\[rank\d+\]: ?")  # torch.distributed writes it before each line of a traceback
-_WARNING = re.compile(r"\b\w*Warning: |\bWARN(?:ING)?\b|_WARN\||<warn>|^\[?W(?:\d{3,4} |\s?\w+\.cpp:)")
-_FAREWELL = re.compile(
-    r"impi: rank \d+ ended with |Abort\(\d+\) .*\bapplication called MPI_Abort|\[cli_\d+\]: readline failed"
+_WARNING = re.compile(  # and farewells of impi and MPI
+    r"\b\w*Warning: |\bWARN(?:ING)?\b|_WARN\||<warn>|^\[?W(?:\d{3,4} |\s?\w+\.cpp:)"
+    r"|^impi: rank \d+ ended with |^Abort\(\d+\) .*\bapplication called MPI_Abort|^\[cli_\d+\]: readline failed"
 )
 _FATAL = "Fatal Python error"  # faulthandler's first words on a signal
 _SHELL = 128  # a shell's exit status, without the number of the signal that ended its child
@@ -73,7 +73,7 @@ def read_runtime_output(lines: Iterable[str]) -> str:
 
 
 def _is_warning(line: str) -> bool:
-    return bool(_WARNING.search(line) or _FAREWELL.match(line)) or find_harmless(line) is not None
+    return _WARNING.search(line) is not None or find_harmless(line) is not None
 
 
 def _parse_traceback(text: str) -> tuple[RaisedException, ...]:
