@@ -17,7 +17,7 @@ from ipexctl.model.text import printable
 _BLANK = " \t"
 _NONE: Mapping[str, Word] = {}
 _SECTION = re.compile(r"\[[ \t]*([A-Za-z_][^\[\]:]*?)[ \t]*(?::[ \t]*([A-Za-z]+)[ \t]*)?\][ \t]*(?:[#;].*)?")
-_SSH_CONFIG = re.compile(r"(?:[ \t\r]*(?:#.*)?\n)*[ \t]*Host[ \t]+[^ \t=]+[ \t\r]*\n", re.IGNORECASE)
+_SSH_CONFIG = re.compile(r"(?im)^[ \t]*(?:Host(?:Name)?|Match|Include)(?:[ \t]*=[ \t]*|[ \t]+)[^=\s#][^=\n]*$")
 _KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*")
 _PIECE = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|(\{\{.*?\}\}|[^ \t'"]+)""")
 _QUOTED = re.compile(r"""(?:'([^']*)'|"([^"]*)")[ \t]*(?:#.*)?""")
@@ -30,7 +30,7 @@ def read_host_lines(text: str, source: str, problems: InputErrors) -> HostTree:
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     sections = [_parse_section(line) for line in lines]
     tree = HostTree(problems, any(sections), comments=True, apart="write one host a line")
-    if _SSH_CONFIG.match(text):
+    if not tree.open and _SSH_CONFIG.search(text):
         hint = "write the names of its hosts, one a line: ipexctl reads ~/.ssh/config by itself"
         problems.add(Origin(source, 1, 1), "the file is an ssh_config, not a hostfile", hint=hint)
         return tree
@@ -115,6 +115,9 @@ def _expand_names(tree: HostTree, word: Word, words: dict[str, Word]) -> list[st
     follows the colon is slots for MPI and a port for Ansible: in its inventories we refuse to guess."""
     problems, origin, host_text = tree.problems, word.origin, word.text
     before = len(problems)
+    if "://" in host_text:
+        problems.add(origin, "host is a URL", value=host_text, hint="write user@host, and port=N after it")
+        return []
     if "@" in host_text:
         user, _, host_text = host_text.partition("@")
         tree.set_key(words, Word("user", origin), Word(user, origin))
@@ -182,8 +185,8 @@ def _parse_pairs(tree: HostTree, line: str, i: int, origin: Origin, host: Word) 
             bare = re.split("[ \t]", line[i:], maxsplit=1)[0]
             hint = f"write slots={bare}" if not validators.slots(bare) else None
             if not hint and not validators.host(bare) and not validators.host(host.text):
-                named = host.text[:1].isdigit() and not bare[:1].isdigit()  # an address, then a name, as in /etc/hosts
-                hint = f"write {bare} address={host.text}" if named else tree.apart
+                named = host.text[:1].isdigit() and not bare[:1].isdigit()  # an address, then names, as in /etc/hosts
+                hint = "write a name and its address as NAME address=ADDRESS" if named else tree.apart
             if "," in host.text:
                 hint = tree.apart
             tree.problems.add(_shift_origin(origin, i), "word is not key=value", value=bare, hint=hint)

@@ -77,7 +77,8 @@ def _read_group(tree: HostTree, name: Scalar, body: Node) -> None:
         return
     if not isinstance(body, Map):
         what = f"group '{printable(name.text)}' must hold hosts, children or vars, not {name_kind(body)}"
-        tree.problems.add(body.origin, what)
+        hint = "write a list of hosts below 'hosts:' of a group: all: {hosts: [node0, node1]}"
+        tree.problems.add(body.origin, what, hint=hint if isinstance(body, Seq) else None)
         return
     for key, value in _list_pairs(tree, body):
         if key.text not in _PARTS:

@@ -300,9 +300,21 @@ def test_yaml_of_more_values_than_any_inventory_has_is_not_read_to_its_end(monke
 def test_how_several_hosts_are_written_is_reported_as_it_is_where_they_stand() -> None:
     assert refusal("a b").hint == "write one host a line"
     assert refusal("a, b, c").hint == "write one host a line"
-    assert refusal("# mine\nHost a\n  User bob\n").sentence == "hosts:1:1: the file is an ssh_config, not a hostfile"
+    for text in (
+        "# mine\nHost a\n  User bob\n",
+        "User ann\n\nHost *.lan b\n",
+        "Host=a\n  HostName=10.0.0.1\n",
+        "Match host n*\n",
+    ):
+        assert refusal(text).sentence == "hosts:1:1: the file is an ssh_config, not a hostfile"
+    assert "ssh_config" not in str(refusal("host # mine\nmatch user=ann\ninclude slotz=4"))
     assert refusal("10.0.0.1 10.0.0.2").hint == "write one host a line"
-    assert refusal("10.0.0.1 node0").hint == "write node0 address=10.0.0.1"
+    assert (
+        refusal("127.0.0.1 localhost\n10.0.0.1 a a.lan\n").hint
+        == "write a name and its address as NAME address=ADDRESS"
+    )
+    assert refusal("ssh://ann@a:22\nssh://ann@b:22\n").hint == "write user@host, and port=N after it"
+    assert "all: {hosts: [node0" in str(refusal("hosts: [a, b]", "hosts.yaml").hint)
     for text in ("a b", "a b c", "10.0.0.1 10.0.0.2"):
         with pytest.raises(UsageError) as caught:
             parse_list(text)
