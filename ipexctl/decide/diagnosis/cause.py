@@ -67,7 +67,7 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
     if first.is_symptom:
         named = first.named  # it may have ended without a word
         missed = (each for each in others if f"rank {each.rank.rank}" == named and not each.is_symptom)
-        first = next((each for each in others if each.is_own), next(missed, first))
+        first = next((each for each in others if each.is_own), next(missed, _find_most_telling(errors, first, others)))
     elif first.is_silent:
         soon = [each for each in others if each.rank.at - first.rank.at < _CRASH_DELAY]
         name = f"rank {first.rank.rank}"
@@ -81,6 +81,14 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
         match = next((other for other in known if other and not other.known.symptom), None)
     failed.remove(first.rank)
     return Cause((first.rank, *failed), make_diagnosis(_add_host(match, ranks), host) if match else None)
+
+
+def _find_most_telling(errors: KnownErrors, first: _Judged, others: Sequence[_Judged]) -> _Judged:
+    """Returns the first of the symptoms whose entry comes first: where a rank did not come in time, those who noticed
+    close the connections of others."""
+    order = {known.code: number for number, known in enumerate(errors)}
+    symptoms = [first, *(each for each in others if each.is_symptom and not each.named)]
+    return first if first.named else min(symptoms, key=lambda each: order[each.match.known.code] if each.match else 0)
 
 
 def _judge(errors: KnownErrors, rank: RankOutcome) -> _Judged:

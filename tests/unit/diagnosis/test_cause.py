@@ -37,6 +37,13 @@ def test_a_rank_that_failed_by_itself_comes_before_those_that_only_missed_it() -
     assert judge(failed(0, 5.0, PEER), aborted) == ([1, 0], None)
 
 
+def test_a_rank_that_waited_too_long_tells_more_than_one_whose_connection_it_closed() -> None:
+    late = "RuntimeError: [/x/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation"
+    assert judge(failed(0, 5.0, PEER), failed(1, 5.2, late), failed(3, 5.3, late)) == ([1, 0, 3], "late")
+    named = "impi_torch._launch.ImpiError: impi: allreduce #4: rank 1 ended with ImpiTimeout"
+    assert judge(failed(1, 5.0, late), failed(0, 5.2, named)) == ([1, 0], "late")
+
+
 def test_a_rank_that_is_named_is_named_with_its_host() -> None:
     left = failed(0, 5.0, "impi_torch._launch.ImpiError: impi: allreduce #4: rank 3 left the group without it")
     diagnosis = find_cause(ERRORS, [left, replace(failed(3, 9.0), state="stopped")], "").diagnosis
