@@ -15,6 +15,7 @@ MASK = b"***"
 _NAME = re.compile(
     rb"(?<![\w.-])(?:([\w.-]+)\\{0,3}[\"']?\s?[=:]\s?|(--[\w.-]+)(?:\\{0,3}[\"'])?(?:,?\s|,(?=\\{0,3}[\"'])))"
 )
+_POSITION = re.compile(rb"\d+(?::\d+)?:(?!\S)")  # behind the name of a file: a line, and a column
 _VALUE = re.compile(rb"\\{1,3}[\"'][^\"'\\]*|\"[^\"]*\"|'[^']*'|[\"']?[^\s,;&'\"]+")
 
 
@@ -78,6 +79,8 @@ def mask_names(data: bytes) -> bytes:
     pieces, end = [], 0
     for found in _NAME.finditer(data):
         secret = found.start() >= end and looks_secret((found[1] or found[2]).decode())
+        if secret and b"." in data[found.start() : found.end()] and _POSITION.match(data, found.end()):
+            continue
         if secret and (value := _VALUE.match(data, found.end())):
             pieces += [data[end : found.end()], MASK]
             end = value.end()

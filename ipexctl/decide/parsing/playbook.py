@@ -232,10 +232,11 @@ class _Parser:
         model = MODELS[action.text]
         body = Map((), action.origin) if is_null(body) else body
         if not isinstance(body, Map):
-            self.problems.add(body.origin, f"{action.text} must be a mapping of its keys, not {name_kind(body)}")
+            what = f"{action.text} must be a mapping of its keys, not {name_kind(body)}"
+            hint = "run: {script: FILE, args: [WORD, WORD]}" if action.text == "run" else None
+            self.problems.add(body.origin, what, hint=hint)
             return None
-        schema = make_schema(model)  # type: ignore[arg-type]  # types are hashable
-        valid = [field.alias or name for name, field in schema.model_fields.items()]
+        schema, valid = make_schema(model), _list_keys(action.text)  # type: ignore[arg-type]  # types are hashable
         self._check_keys(body, valid, action.text)
         unanchored = {"script"} if action.text == "run" and _starts_program(body) else set[str]()
         pairs = [
@@ -287,10 +288,13 @@ class _Parser:
         """Adds an error for each unknown key, with what to write instead of the ``others``; whether there were any."""
         names = list(valid)
         unknown = [key for key, _ in node.pairs if key.text not in names]
+        beside = [key for key, _ in node.pairs if key.text in ACTIONS and of not in ACTIONS]
         for key in unknown:
             key_text, near = printable(key.text), None
             if key.text in STEP_KEYS and of in ACTIONS:
                 what = f"'{key_text}' stands beside {of}, not below it: it is a key of the step"
+            elif action := next((each.text for each in beside if key.text in _list_keys(each.text)), None):
+                what = f"'{key_text}' is a key of {action}: it stands below it, indented further than it"
             elif why := _suggest_replacement(key.text, others, names):
                 what = f"'{key_text}' is left out on purpose: {why}"
             else:
@@ -426,6 +430,11 @@ def _find_local_path(key: str, text: str) -> str | None:
 
 def _remove_scheme(text: str) -> str:
     return re.sub(r"^file:(?://(?:localhost)?)?", "", text, flags=re.IGNORECASE)
+
+
+def _list_keys(action: str) -> list[str]:
+    fields = make_schema(MODELS[action]).model_fields  # type: ignore[arg-type]  # types are hashable
+    return [field.alias or name for name, field in fields.items()]
 
 
 def _select_keys(node: Map, keys: Collection[str]) -> Map:
