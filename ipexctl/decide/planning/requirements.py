@@ -6,6 +6,8 @@ of which ``install --with`` builds wheels on the controller."""
 import re
 from collections.abc import Iterator
 
+from packaging.requirements import InvalidRequirement
+from packaging.requirements import Requirement as PackageRequirement
 from packaging.utils import canonicalize_name
 
 from ipexctl.model.json_values import Record
@@ -38,7 +40,7 @@ class Requirement(Record):
         """The path or URL that it names, without extras and markers; empty where it names a package of an index."""
         name, target, _ = self._parts
         path = _EXTRAS.sub("", target)
-        is_path = path.startswith((".", "/", "~")) or "/" in path or ":" in path or path.lower().endswith(_SOURCES)
+        is_path = path.startswith((".", "/", "~")) or re.search(r"/|:\S", path) or path.lower().endswith(_SOURCES)
         return path if self.editable or name or is_path else ""
 
     @property
@@ -59,6 +61,15 @@ class Requirement(Record):
     def marker(self) -> str:
         """On which systems it is meant."""
         return self._parts[2].strip()
+
+    @property
+    def fault(self) -> str:
+        """Why it is no requirement, as of a file of another format; empty where it is one, or names a path or URL."""
+        text = re.sub(r"\s+--?\w.*", "", self.text, flags=re.DOTALL)
+        try:
+            return "" if self.target else str(PackageRequirement(text) and "")
+        except InvalidRequirement as error:
+            return str(error).partition("\n")[0]
 
     @property
     def is_wheel(self) -> bool:

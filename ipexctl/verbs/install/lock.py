@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -220,10 +221,11 @@ def read_lock(task: Install, environ: Mapping[str, str]) -> Lock:
     """Returns the user's lock file. Raises `UsageError` (exit 2), also where it would take a file of this machine that
     lies neither beside it nor in a directory that was named."""
     path = Path(task.lock or "ipexctl.lock")
-    hint = advise("install", "--lock", str(path))
+    hint = f"the same command without --locked, and with --lock {shlex.quote(str(path))}, writes it"
     try:
         lock = parse_json(Lock, read_input(path, hint=hint).text)
     except ValueError as error:
+        hint = "--locked reads what install --lock FILE has written"  # never over another program's lock
         raise UsageError(f"{path} is not a lock file of ipexctl", reasons=[str(error)], hint=hint) from None
     links = [task.wheels or "", *task.find_links, *read_pip_settings(environ).find_links]
     places = [path.absolute().parent, *(Path(unquote(link.removeprefix("file://"))) for link in links if link)]

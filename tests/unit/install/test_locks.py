@@ -142,7 +142,9 @@ def test_a_hostile_lock_is_refused_before_anything_happens(tmp_path: Path, chang
 @pytest.mark.parametrize("text", ["", "{}", "[]", "[" * 100_000, "\ud800", b"\xff\xfe", "null", '{"wheels": [1]}'])
 def test_what_is_no_lock_at_all_is_refused_in_one_sentence(tmp_path: Path, text: str | bytes) -> None:
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    assert re.search("is not a lock file of ipexctl$|not UTF-8", refuse_lock(tmp_path, data).sentence)
+    refused = refuse_lock(tmp_path, data)
+    assert re.search("is not a lock file of ipexctl$|not UTF-8", refused.sentence)
+    assert "hint: ipexctl install" not in str(refused), "with --locked it would fail again, without it replace the file"
 
 
 def test_files_of_this_machine_come_from_beside_the_lock_or_from_a_directory_that_was_named(tmp_path: Path) -> None:

@@ -69,6 +69,18 @@ def test_a_project_is_refused_with_the_way_out(here: Path, with_: str, reason: s
     assert (caught.value.hint or "").startswith(build)
 
 
+def test_a_file_of_another_format_is_refused_with_its_lines(here: Path) -> None:
+    (here / "env.yml").write_text(
+        "name: x\ndependencies:\n  - pip:\n    - numpy\nnumpy=1.26\nnumpy==2.1 --hash=sha256:00\n"
+    )
+    with pytest.raises(UsageError, match="is no list of requirements") as caught:
+        fix_requirements(Install(requirements=("env.yml",), with_=("numpy>=2",)))
+    assert caught.value.exit is Exit.INPUT
+    assert [reason.partition(": ")[0] for reason in caught.value.reasons] == ["env.yml:1", "env.yml:2", "env.yml:5"]
+    with pytest.raises(UsageError, match="is no list of requirements"):
+        fix_requirements(Install(with_=("scikit learn",)))
+
+
 @pytest.mark.parametrize("with_", ["-e ./pkg", "./none", "git+https://host/x", "./x.tar.gz"])
 def test_what_even_install_does_not_build_is_refused(here: Path, with_: str) -> None:
     assert fix_requirements(Install(with_=("./pkg[x]", "ours @ ./pkg")), builds=True).with_ == (
