@@ -220,10 +220,10 @@ def test_a_refused_install_is_advised_again_with_all_that_was_asked_for(
 ) -> None:
     (hosts := tmp_path / "hosts").write_text("node0\n")
     monkeypatch.setenv("HOME", str(tmp_path))
-    words = ["install", "-f", str(hosts), "--torch", "2.0.1", "--backend=impi", "--with", "a b", "--venv", "/opt/x"]
+    words = ["install", "-f", str(hosts), "--torch", "2.0.1", "--backend=impi", "--with", "a > 1", "--venv", "/opt/x"]
     assert TOP.main(words, standalone_mode=False) == 2
     last = capsys.readouterr().err.splitlines()[-1].strip()
-    kept = ["install", "-f", str(hosts), "--torch", "2.0.1", "--with", "a b", "--venv", "/opt/x", "--backend", "ccl"]
+    kept = ["install", "-f", str(hosts), "--torch", "2.0.1", "--with", "a > 1", "--venv", "/opt/x", "--backend", "ccl"]
     assert shlex.split(last.removeprefix("hint: ")) == ["ipexctl", *kept]
 
 
