@@ -230,7 +230,7 @@ class PlacesSampled(Event):
 
 
 class RankStack(Event):
-    """Where one process of a rank stood when it was asked: stacks of its threads as Python's faulthandler or py-spy
+    """Where one process of a rank stood when it was asked: stacks of its threads as Python's faulthandler
     writes them, "" if it did not answer; ``wchan`` is the kernel function it waited in."""
 
     rank: int

@@ -16,8 +16,6 @@ _FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f]+.*\(most recent call first
 _FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)')
 _CRASHED = re.compile(r"^Current thread 0x.*\n(?:  File .*\n?)*", re.MULTILINE)  # faulthandler's last words
 _RAISED = re.compile(r'^  File "(.*)", line (\d{1,9})(?:, in (.*))?$', re.MULTILINE)  # of an exception, innermost last
-_SPY = re.compile(r'Thread [^"]*\([^)]*\)(?:: "(?P<name>.*)")?$')
-_SPY_FRAME = re.compile(r"    (?P<function>.+) \((?P<file>.+?)(?::(?P<line>\d{1,9}))?\)$")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/(?P<package>.*)")
 _STANDARD = re.compile(r"/lib/python3\.\d+/(?P<module>.*)|^<frozen (?P<frozen>.*)>|^<string>$")
 _HOOKS = frozenset((*HOOK_FILES, *PROFILE_HOOK_FILES))
@@ -78,21 +76,14 @@ class StackGroup(Record):
 
 def parse_main_thread(text: str) -> Stack:
     """Returns the stack of the main thread; empty without one."""
-    threads: list[tuple[str, list[tuple[str, str, str]]]] = []
-    spied = False
+    threads: list[list[tuple[str, str, str]]] = []
     for line in text.splitlines():
         if _FAULT.match(line):
-            threads.append(("", []))
-        elif (spy := _SPY.match(line)) is not None:
-            spied = True
-            threads.append((spy.group("name") or "", []))
-        elif threads and (frame := _FAULT_FRAME.match(line) or _SPY_FRAME.match(line)):
-            threads[-1][1].append((frame["file"], frame["line"], frame["function"]))
-    if not threads:
-        return ()
-    named = [frames for name, frames in threads if name == "MainThread"]
-    # faulthandler writes the newest thread first: the main thread is the last one. py-spy begins with it.
-    return _make_stack([*named, threads[0 if spied else -1][1]][0])
+            threads.append([])
+        elif threads and (frame := _FAULT_FRAME.match(line)):
+            threads[-1].append((frame["file"], frame["line"], frame["function"]))
+    # faulthandler writes the newest thread first: the main thread is the last one.
+    return _make_stack(threads[-1]) if threads else ()
 
 
 def _make_stack(frames: Iterable[tuple[str, str, str]]) -> Stack:

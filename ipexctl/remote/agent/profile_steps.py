@@ -46,38 +46,14 @@ class StepProfiler:
         self.why = ""
 
     def hook_optimizers(self, module: "Any") -> None:
-        """torch has hooks of all optimizers from 2.0 on (pytorch/pytorch#89176); before, each class is wrapped when its
-        first optimizer is made."""
+        """torch has hooks of all optimizers from 2.0 on (pytorch/pytorch#89176)."""
         with suppress(Exception):
             register = getattr(module, "register_optimizer_step_post_hook", None)
-            if register is not None:
-                register(lambda optimizer, *args, **kwargs: self.count_step(optimizer))
+            if register is None:
+                self.why = "torch before 2.0 does not report the steps of its optimizers"
             else:
-                self.wrap_optimizers(module.Optimizer)
+                register(lambda optimizer, *args, **kwargs: self.count_step(optimizer))
             atexit.register(self.end)
-
-    def wrap_optimizers(self, base: "Any") -> None:
-        from functools import wraps
-
-        profiler, init = self, base.__init__
-
-        @wraps(init)
-        def construct(self: "Any", *args: "Any", **kwargs: "Any") -> None:
-            init(self, *args, **kwargs)
-            own = type(self).step
-            if getattr(own, "_ipexctl_counted", False):
-                return
-
-            @wraps(own)
-            def step(self: "Any", *args: "Any", **kwargs: "Any") -> "Any":
-                result = own(self, *args, **kwargs)
-                profiler.count_step(self)
-                return result
-
-            step._ipexctl_counted = True  # type: ignore[attr-defined]
-            type(self).step = step
-
-        base.__init__ = construct
 
     def count_step(self, optimizer: "Any") -> None:
         """An optimizer has made a step."""
@@ -129,7 +105,7 @@ class StepProfiler:
             if self.profiler is not None:
                 self.stop_profiler()
                 self.write_trace()
-            elif self.steps < self.first - 1 or not self.steps:
+            elif not self.why and (self.steps < self.first - 1 or not self.steps):
                 made = "%d optimizer step%s" % (self.steps, "" if self.steps == 1 else "s")
                 self.why = "the script made %s; the profile begins at step %d" % (made, self.first)
             self.write_steps()

@@ -1,11 +1,10 @@
 """What the ranks on this host are doing: how busy they are, and where their programs stand.
 
 A rank's Python answers `STACKS_SIGNAL` by writing the stacks of all its threads to ``ranks/<rank>.stacks``
-(sitecustomize's faulthandler; it works while the program waits in C code). A process that does not answer, because it
-is stopped or closed that file, is looked at with py-spy where the environment has it. Else its kernel state must do."""
+(sitecustomize's faulthandler; it works while the program waits in C code). Of a process that does not answer, as it is
+stopped or closed that file, the kernel state must do."""
 
 import os
-import sys
 import time
 from contextlib import suppress
 from typing import Dict, Iterator, List, Tuple
@@ -66,9 +65,8 @@ def collect_stacks(
                     os.kill(pid, STACKS_SIGNAL)
         for path, text in _collect_answers(before, asked, patience, limit).items():
             texts[asked.pop(path)] = told.get(path, "") + text
-    spy = os.path.join(os.path.dirname(sys.executable), "py-spy")
     for rank, pid, _ in todo:
-        text = texts.get(pid) or _run_py_spy(spy, pid, min(spec.timings.spy, until - time.monotonic()))
+        text = texts.get(pid, "")
         state = all_now[pid].state if procs.find_process(pid) else "X"  # before it was asked, which wakes it
         yield RankStack(rank, spec.host, pid, state, _read_wait_channel(pid), text[:STACK_LIMIT], time.time())
 
@@ -122,18 +120,6 @@ def has_file_open(pid: int, path: str) -> bool:
     except (OSError, StopIteration, ValueError):
         return False
     return held and bool(caught >> (STACKS_SIGNAL - 1) & 1)
-
-
-def _run_py_spy(program: str, pid: int, patience: float) -> str:
-    if patience <= 0 or not os.access(program, os.X_OK):
-        return ""
-    import subprocess  # each start of a guard would pay for it
-
-    line, quiet = [program, "dump", "--nonblocking", "--pid", str(pid)], subprocess.DEVNULL
-    try:
-        return subprocess.check_output(line, stdin=quiet, stderr=quiet, timeout=patience).decode("utf-8", "replace")
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 def _read_wait_channel(pid: int) -> str:

@@ -1,4 +1,4 @@
-"""Stacks as faulthandler and py-spy write them, grouped; and what is said of ranks that do not get on."""
+"""Stacks as faulthandler writes them, grouped; and what is said of ranks that do not get on."""
 
 import json
 from typing import Any
@@ -42,16 +42,14 @@ Thread 0x00007f9a80b1a740 (most recent call first):
 
 Extension modules: numpy.core._multiarray_umath (total: 1)
 """
-SPY = """\
-Process 4242: /v/bin/python train.py
-Python v3.11.2 (/usr/bin/python3.11)
+LOADER = """\
+Thread 0x00007f9a3ffff640 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
 
-Thread 4242 (idle): "MainThread"
-    read (data.py:41)
-    __next__ (torch/utils/data/dataloader.py:701)
-    <module> (train.py:80)
-Thread 4250 (active): "Thread-1"
-    wait (threading.py:324)
+Current thread 0x00007f9a80b1a740 (most recent call first):
+  File "/home/u/data.py", line 41 in read
+  File "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 701 in __next__
+  File "/home/u/train.py", line 80 in <module>
 """
 
 
@@ -59,9 +57,9 @@ def stack(rank: int, text: str = FAULT, state: str = "R", wchan: str = "") -> Ra
     return RankStack(rank, f"xeon{rank // 2:02d}", 100 + rank, state, wchan, text)
 
 
-def test_the_main_thread_is_the_last_of_faulthandlers_and_the_named_one_of_py_spys() -> None:
+def test_the_main_thread_is_the_last_of_faulthandlers() -> None:
     assert [frame.function for frame in parse_main_thread(FAULT)] == ["all_reduce", "wrapper", "step", "<module>"]
-    assert [frame.function for frame in parse_main_thread(SPY)] == ["read", "__next__", "<module>"]
+    assert [frame.function for frame in parse_main_thread(LOADER)] == ["read", "__next__", "<module>"]
     assert parse_main_thread("") == parse_main_thread("rubbish\n\x1b[2J") == ()
 
 
@@ -80,7 +78,7 @@ def test_a_backward_pass_that_sleeps_waits_for_other_ranks() -> None:
 
 
 def test_ranks_at_the_same_place_are_one_group_and_the_odd_one_is_named() -> None:
-    result = group_stacks([*(stack(rank) for rank in range(6) if rank != 3), stack(3, SPY)])
+    result = group_stacks([*(stack(rank) for rank in range(6) if rank != 3), stack(3, LOADER)])
     assert find_odd_ranks(result) == (3,)
     assert format_comparison(result, 6) == [
         "5 of 6 ranks wait in all_reduce, rank 3 on xeon01 does not",
@@ -153,14 +151,15 @@ def test_all_at_one_place_and_each_at_another_are_reported() -> None:
     assert format_comparison(group_stacks([stack(0), stack(1)]), 2)[0] == "all 2 ranks are at the same place"
     other = FAULT.replace("/torch/distributed/", "/numpy/")
     assert (
-        format_comparison(group_stacks([stack(0, other), stack(1, SPY)]), 2)[0] == "the ranks are at 2 different places"
+        format_comparison(group_stacks([stack(0, other), stack(1, LOADER)]), 2)[0]
+        == "the ranks are at 2 different places"
     )
     assert format_comparison([], 2) == []
     assert find_odd_ranks(group_stacks([stack(0), stack(1)])) == find_odd_ranks([]) == ()
 
 
 def test_whoever_is_not_in_the_collective_is_the_odd_one_even_if_they_are_many() -> None:
-    output = format_comparison(group_stacks([stack(0), stack(1, SPY), stack(2, SPY), stack(3, SPY)]), 4)
+    output = format_comparison(group_stacks([stack(0), stack(1, LOADER), stack(2, LOADER), stack(3, LOADER)]), 4)
     assert output[0] == "1 of 4 ranks waits in all_reduce, ranks 1-3 on xeon00, xeon01 do not"
 
 
@@ -221,7 +220,7 @@ def test_one_rank_has_a_verb_of_its_own() -> None:
     for kind, words in (("all", "is silent (processes"), ("some", "is silent and idle (")):
         stall = Stalled((1,), 60.0, kind, {"1": "S"})  # type: ignore[arg-type]
         assert describe_stall(stall, ["a", "b"]).startswith(f"no progress for 60 s: rank 1 on b {words}")
-    output = format_comparison(group_stacks([stack(0), stack(1, SPY)]), 2)
+    output = format_comparison(group_stacks([stack(0), stack(1, LOADER)]), 2)
     assert output[0] == "1 of 2 ranks waits in all_reduce, rank 1 on xeon00 does not"
 
 
@@ -243,7 +242,7 @@ OSError: b.pt
         (TRACEBACK, FAULT, "data.py:41"),
         (TRACEBACK + '  File "<string>", line 117, in __init__\n', "", "data.py:41"),  # of a dataclass
         ("", FAULT, "train.py:88"),
-        ("", SPY, "data.py:41"),
+        ("", LOADER, "data.py:41"),
         ("Segmentation fault", "", ""),
         (CRASH, "", "train.py:15"),
         (CRASH.replace("/home/u/train.py", "/v/lib/python3.11/site-packages/x.py"), FAULT, "train.py:88"),
@@ -254,7 +253,7 @@ def test_the_line_of_the_script_is_the_innermost_of_the_users_own(traceback: str
 
 
 def test_places_have_the_stack_of_their_first_rank_innermost_first() -> None:
-    wait, read = describe_places([stack(0), stack(1), stack(3, SPY), stack(2), stack(3, "")])
+    wait, read = describe_places([stack(0), stack(1), stack(3, LOADER), stack(2), stack(3, "")])
     assert (wait.ranks, wait.hosts) == ((0, 1, 2), ("xeon00", "xeon01"))
     assert wait.frames == (
         "torch/distributed/distributed_c10d.py:2810 all_reduce",
@@ -304,7 +303,7 @@ def test_how_a_backend_waits_is_no_other_place() -> None:
         ("impi_torch/_group.py:119 gone", "impi_torch/_engine.py:370 _watch"),
     ]
     texts = [dump(*way, *drive, "~/train.py:9 step") for way in ways]
-    result = group_stacks([*(stack(rank, text) for rank, text in enumerate(texts)), stack(3, SPY)])
+    result = group_stacks([*(stack(rank, text) for rank, text in enumerate(texts)), stack(3, LOADER)])
     assert format_comparison(result, 4)[:2] == [
         "3 of 4 ranks wait in all_reduce, rank 3 on xeon01 does not",
         f"  ranks 0-2  {C10D}:3252 all_reduce ← train.py:9 step",
@@ -358,7 +357,7 @@ def test_the_same_line_reached_from_two_callers_is_reported_with_them() -> None:
 
 def test_ranks_that_wait_in_several_calls_are_reported_with_all_of_them() -> None:
     barrier = FAULT.replace("all_reduce", "barrier")
-    output = format_comparison(group_stacks([stack(0), stack(1), stack(2, barrier), stack(3, SPY)]), 4)
+    output = format_comparison(group_stacks([stack(0), stack(1), stack(2, barrier), stack(3, LOADER)]), 4)
     assert output[0] == "3 of 4 ranks wait in all_reduce or barrier, rank 3 on xeon01 does not"
 
 
