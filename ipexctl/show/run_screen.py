@@ -45,6 +45,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     elif not run.reason:
         goes = "is out of sight, and may go on" if run.head in run.lost_hosts else "goes on"
         items += [text(f"run {run.run} {goes}: {many}"), *stall]
+        items += [labelled("  address" if index == 0 else "", url) for index, url in enumerate(run.addresses)]
     else:
         stopper = f" ({one_line(run.detail)})" if run.reason == "stopped" and run.detail else ""
         items.append(outcome(False, f"{name_end(run)}{after}".rstrip(",") + stopper))
@@ -198,6 +199,8 @@ def format_next_step(run: RunOutcome, place: Sequence[str] = ()) -> list[Rendera
     """What helps, and as the last line the one command to type; nothing after a good run. ``place`` are the options by
     which it finds the run's hosts."""
     words, command = choose_next_step(run)
+    if run.addresses:
+        words = f"end it: {complete_hint(advise('stop', run.run), place)}; watch it:"
     return typeset.format_next_step(words, complete_hint(command, place))
 
 

@@ -104,7 +104,18 @@ def format_next_steps(
         if report and report.run and report.run.reason == "lost":
             words = f"why they are lost: {complete_hint(advise('doctor'), place)}; without them:"
         return [*items, *typeset.format_next_step(words, without)]
-    return [*items, *(format_next_step(report.run, place) if report and report.run and report.verb != "logs" else [])]
+    if (
+        report
+        and report.run
+        and report.verb != "logs"
+        and _find_next_step(report.run, place) not in _list_commands(hints)
+    ):
+        items += format_next_step(report.run, place)
+    return items
+
+
+def _list_commands(hints: Iterable[str]) -> list[str]:
+    return [hint.rpartition("\n")[2] for hint in hints]
 
 
 def list_next_commands(answer: AnyAnswer | None, report: CommandReport | None) -> list[list[str]]:
@@ -122,7 +133,7 @@ def list_next_commands(answer: AnyAnswer | None, report: CommandReport | None) -
     return split_commands(texts)
 
 
-def _find_next_step(run: RunOutcome, place: tuple[str, ...]) -> str:
+def _find_next_step(run: RunOutcome, place: Sequence[str]) -> str:
     from ipexctl.show.run_screen import choose_next_step  # with Rich
 
     return complete_hint(choose_next_step(run)[1], place)

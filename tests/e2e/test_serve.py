@@ -55,7 +55,8 @@ def ask(cluster: Cluster, words: str, key: str = "") -> tuple[int, object]:
 
 def test_a_replica_that_is_killed_is_started_again_while_others_answer(workspace: Workspace, hosts: Cluster) -> None:
     words = ("--venv", LIGHT, "--ppn", "1", "--port", str(PORT), "--detach", "--ready", "is up at")
-    workspace.succeed("run", *words, SERVE)
+    started = workspace.succeed("run", *words, SERVE)
+    assert f"  address  http://{hosts.address('node0')}:{PORT}/v1" in started.out + started.err
     assert "3/3" in workspace("ps").out
     assert call(hosts, "/health")[:2] == (200, {"replicas": [0, 1, 2]})
     assert {ask(hosts, f"words {n}") for n in range(6)} == {(200, 0)}, "none is busy: the first"

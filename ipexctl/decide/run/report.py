@@ -3,6 +3,7 @@
 0 only when all of it worked; what is not known counts as failed; the order in which events of several hosts arrive does
 not change the exit code."""
 
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -133,6 +134,7 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
         loss=_find_last_loss(attempt),
         lost_loss=attempt.lost_loss and replace(attempt.lost_loss, command=_make_command(state, "--stop-on-nan")),
         slow_host=attempt.slow_host,
+        addresses=() if over else _find_addresses(attempt),
         lost_hosts=tuple(dict.fromkeys(each.host for each in state.failures if each.kind is Kind.LOST)),
         restarts=tuple(" · ".join(describe_restart(*pair)) for pair in pairwise(run.attempts)),
         resume=_make_command(state, "--resume", "auto", needs="--keep") if goes_on else None,
@@ -288,6 +290,16 @@ def _judge_host(state: RunState, host: HostState) -> HostOutcome:
         steps=tuple(host.steps),
         failures=failures,
     )
+
+
+_ADDRESS = re.compile(rb"https?://[\w.\[\]:-]{1,255}:\d{1,5}(?:/[\w./~-]*)?")
+_ADDRESSES = 4  # of a run
+
+
+def _find_addresses(attempt: Attempt) -> tuple[str, ...]:
+    """Returns URLs with a port, which those of manuals do not have, that ranks have written last."""
+    urls = (url.decode("ascii", "replace") for rank in attempt.ranks for url in _ADDRESS.findall(rank.tail))
+    return tuple(dict.fromkeys(urls))[:_ADDRESSES]
 
 
 def _judge_rank(state: RunState, rank: RankState, shifts: Mapping[str, float]) -> RankOutcome:

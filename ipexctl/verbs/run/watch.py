@@ -18,7 +18,7 @@ from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind,
 from ipexctl.model.hosts import Link, LinkError
 from ipexctl.model.launch import Running
 from ipexctl.model.profile import Profile
-from ipexctl.model.text import format_size, printable
+from ipexctl.model.text import format_size, format_time, printable
 from ipexctl.protocol import frames
 from ipexctl.protocol.journal import PACE
 from ipexctl.protocol.messages import Inspect, KillRun, RequestStacks, StopRun, Vote
@@ -99,6 +99,7 @@ class RunWatcher:
     interrupted: Interrupted | None = None
     lost_hosts: set[str] = field(default_factory=set)  # as the keeper reports them
     disconnected: bool = False  # no connection to the head
+    lost_at: float = 0.0  # Unix seconds: when that was noticed last
     died: bool = False  # the run's keeper ended without a record of the run's end
     ending: bool = False  # it is watched in order to end it
     pending_order: StopRun | KillRun | None = None  # not delivered yet
@@ -167,8 +168,10 @@ class RunWatcher:
             if isinstance(lost, UsageError):
                 raise lost
             run = self.running.run
-            what = f"connection lost: {lost}; run {run} may still be running"
-            yield e.HostFailed(Failure(self.head.host.name, Kind.LOST, what, advise("attach", run), "watch"))
+            since = f" since {format_time(self.lost_at, '%H:%M:%S')}" if self.lost_at else ""
+            what = f"no answer{since} ({lost}); run {run} may still be running"
+            hint = advise("attach", run, text="this looks again, and shows what the run did meanwhile:")
+            yield e.HostFailed(Failure(self.head.host.name, Kind.LOST, what, hint, "watch"))
             return True
 
     @property
@@ -326,7 +329,7 @@ class RunWatcher:
         if frame is None:
             return
         if frame.kind == LOST:
-            self.disconnected = True
+            self.disconnected, self.lost_at = True, time.time()
             goes_on = "" if self.ending else ", the run goes on"
             text = f"connection lost ({frame.data.decode()}){goes_on}; reconnecting"
             yield e.Message(text, "warning", head, "disconnected")

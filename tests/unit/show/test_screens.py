@@ -208,6 +208,22 @@ def test_a_run_that_was_let_go_says_how_to_come_back() -> None:
     assert ending() == "run k7 goes on: 4 ranks on 2 hosts\nipexctl attach k7"
 
 
+def test_a_command_that_a_failure_advises_is_no_further_step() -> None:
+    report = fold(streams.stamp([e.Started("run", "t.py", ("a",)), e.RunStarted("k7", "a", ("a",), "mpirun")]))
+    hint = advise("attach", "k7", text="this looks again:")
+    text = drawn(screens.format_next_steps(report, hints=[hint]))
+    assert (text.count("ipexctl attach k7"), "this looks again" in text) == (1, True)
+
+
+def test_a_service_that_goes_on_says_where_it_is_asked_and_how_it_ends() -> None:
+    words = ("see https://pytorch.org/docs/stable", "the API is at http://10.0.0.5:8000/v1", "replica 0 is up")
+    lines = [f"{line}\n".encode() for line in words]
+    text = ending(*(e.Output(0, "a", "out", line) for line in lines))
+    assert text.splitlines()[1:] == [
+        "  address  http://10.0.0.5:8000/v1", "hint       end it: ipexctl stop k7; watch it:", "ipexctl attach k7"
+    ]  # fmt: skip
+
+
 def test_bytes_that_were_not_stored_are_counted_per_rank() -> None:
     lost = LostOutput(12, {"3": 12}, 1, (), "no space left on device")
     assert "! not stored: 12 bytes of rank 3, 1 event (no space left on device)" in ending(lost=lost)
