@@ -148,9 +148,10 @@ def read_resolved_names(bundle: ProbeOutput) -> Mapping[str, tuple[str, ...]]:
 
 
 def read_distribution(bundle: ProbeOutput) -> str | None:
-    fields = dict(line.partition("=")[::2] for line in bundle.files.get("/etc/os-release", "").splitlines())
+    lines = bundle.files.get("/etc/os-release", "").splitlines()
+    fields = {name: value.strip().strip("\"'") for name, _, value in (line.partition("=") for line in lines)}
     name = fields.get("PRETTY_NAME") or " ".join(filter(None, (fields.get("NAME"), fields.get("VERSION_ID"))))
-    return name.strip().strip("\"'")[:120] or None
+    return name[:120] or None
 
 
 def read_glibc(bundle: ProbeOutput) -> str | None:

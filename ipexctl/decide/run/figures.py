@@ -51,8 +51,8 @@ _ITERATIONS = frozenset(_PER_SECOND["pace"].split())
 # nearly all of what ranks print in bulk has none.
 _SIGNS = ("loss", "step", "epoch", "iter", "norm", "rate", "lr", "acc", "/s", "s/", "/it", "/ba", "::metric")
 _TOKEN = re.compile(
-    r"[A-Za-z_][\w/.]*"
-    r"|(?<![\w.])[-+]?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,4})?"
+    r"[A-Za-z_][\w/.]*(?:-[A-Za-z_][\w/.]*)*"
+    r"|(?<![\w.])[-+]?(?:(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,4})?"
 )
 _BETWEEN = re.compile(r"[\"']?[:=]?(?:tensor)?[\"'\[(]?-?")  # a name and its number, without blanks
 _TOTAL = re.compile(r"\s{0,20}(?:/|of )\s{0,20}(\d{1,15})(?![\d.])")
@@ -66,7 +66,9 @@ _BAR = re.compile(
 _EPOCH_STEP = re.compile(r"\]?\s{0,4}\[\s{0,8}(\d{1,15})/\s{0,8}(\d{1,15})\](?! ?\()")
 # Bars that count something else than steps of a training.
 _OTHER_BAR = re.compile(
-    r"\s*(?:load|map|download|fetch|filter|generat|sav|writ|tokeniz|evaluat|predict|resolv|upload)", re.I
+    r"\s*(?:load|map|download|fetch|filter|generat|sav|writ|tokeniz|eval|predict|resolv|upload|valid|sanity|test|infer"
+    r"|cast|shuffl|pack|extract|unzip|build|compil|convert|encod|pars|read|scan|check|prepar|merg|quanti|calibrat)",
+    re.I,
 )
 _DATASETS_BAR = re.compile(r"\[[\d:]{4,12}(?:<[^,\]]{1,20})?, {0,4}[\d.]{1,15} examples/s\]")
 _METRIC = re.compile(r"\s{0,20}::metric ")
@@ -196,13 +198,13 @@ def _find_key(line: str, words: list[tuple[str, int]], start: int) -> str:
 
 
 def _normalise(name: str) -> str:
-    return name.lower().rstrip(".").replace("/", "_").replace(".", "_")
+    return name.lower().rstrip(".").translate(str.maketrans("/.-", "___"))
 
 
 def _is_plausible(key: str, value: float, line: str, end: int) -> bool:
     """Whether a number can be this figure: whole where it counts, not the beginning of a time or of a longer word."""
     after = line[end : end + 2]
-    if after[:1].isalnum() or after[:1] == "_" or (after[:1] in tuple(":.-") and after[1:].isdigit()):
+    if after[:1].isalnum() or after[:1] == "_" or (after[:1] in tuple(":.,-") and after[1:].isdigit()):
         return False
     if not math.isfinite(value):
         return key in _SIGNED

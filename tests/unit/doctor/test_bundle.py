@@ -13,6 +13,7 @@ from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle, parse_p
 from ipexctl.decide.facts.system import (
     find_scheduler,
     parse_own_ssh_address,
+    read_distribution,
     read_interfaces,
     read_library_paths,
     read_pythons,
@@ -40,6 +41,15 @@ def test_what_stands_outside_of_the_frames_is_not_ours() -> None:
     noise = "\x1b[31mWelcome!\x1b[0m\nbegin command date\n1\nend 0\n"
     answer = f"{noise}{framed('command', 'date', '7')}{noise}\n{MARK} done\n{noise}"
     assert parse_probe_answer(answer.encode(), MARK) == ProbeOutput({}, {"date": "7"}, {})
+
+
+def test_a_distribution_is_named_without_the_quotes_of_its_fields() -> None:
+    for text, name in (
+        ("NAME='Alpine Linux'\nVERSION_ID=3.20\n", "Alpine Linux 3.20"),
+        ('NAME="Void"\n', "Void"),
+        ("", None),
+    ):
+        assert read_distribution(ProbeOutput({"/etc/os-release": text})) == name
 
 
 def test_noise_without_an_end_of_line_does_not_hide_a_frame() -> None:
