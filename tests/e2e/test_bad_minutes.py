@@ -84,7 +84,7 @@ def test_a_host_at_half_speed(desk: Workspace, hosts: Cluster, group: tuple[str,
     assert slow["command"][:2] == ["ipexctl", "run"]
 
 
-@over("gloo")
+@over()
 def test_a_rank_that_sleeps_in_its_data_loader(desk: Workspace, hosts: Cluster, group: tuple[str, ...]) -> None:
     with on_screen(desk, *run(group, "loader")) as terminal:
         expect(
@@ -156,10 +156,8 @@ ENDS: dict[str, tuple[Callable[[Cluster], AbstractContextManager[object]], tuple
 }
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param(fault, marks=[] if fault == "disk" else pytest.mark.beyond_core) for fault in ENDS]
-)
-@over("impi")
+@pytest.mark.parametrize("fault", ENDS)
+@over()
 def test_a_rank_that_ends(desk: Workspace, hosts: Cluster, group: tuple[str, ...], fault: str) -> None:
     prepare, patterns = ENDS[fault]
     try:

@@ -38,10 +38,8 @@ ENDS = {
     "flood": End(error="KeyError: 'record 1'", lines=20_000),
 }
 BACKENDS = ("impi", "gloo", "mpi4py", "none")
-QUICK = {
-    ("impi", "one"), ("gloo", "one"), ("gloo", "slow-exit"), ("mpi4py", "abort"), ("mpi4py", "exit-3"),
-    ("mpi4py", "one"), ("none", "flood"),
-}  # fmt: skip
+# Over impi one is met under MPICH 5 (test_engines.py).
+QUICK = {("gloo", "slow-exit"), ("mpi4py", "abort"), ("mpi4py", "exit-3"), ("mpi4py", "one"), ("none", "flood")}
 
 
 def list_ends() -> Iterator[tuple[str, str]]:

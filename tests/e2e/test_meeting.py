@@ -4,6 +4,8 @@ torch of these scripts lies beside them and has nothing but its names; `test_fra
 import json
 from typing import Any
 
+import pytest
+
 from tests.e2e.workspace import LIGHT, CommandResult, Workspace
 from tests.stub_torch import write_packages
 
@@ -32,6 +34,7 @@ def separate(workspace: Workspace) -> Any:
     return workspace.report()["run"].get("separate")
 
 
+@pytest.mark.fault("M5")
 def test_ranks_that_work_apart_are_reported_while_they_run(workspace: Workspace) -> None:
     result, worlds = run(workspace, TRAIN.format(join=HALVES), "--ppn", "2"), {"2": 2}
     assert result.code == 0, result

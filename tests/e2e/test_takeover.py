@@ -69,7 +69,7 @@ def test_a_watched_run_goes_on_without_node0(
     assert not find_orphans(hosts, ["node1", "node2"])
 
 
-@over("gloo")
+@over("none")
 def test_a_detached_run_goes_on_without_node0_which_is_cut_off_and_never_are_two_at_work(
     start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
 ) -> None:

@@ -1,5 +1,6 @@
-"""M: other people's code on the backends and launchers that users have: ranks that cannot start MPI, are signalled at a
-good end, or never meet. How ranks fail and abort (M1, M2) is tests/e2e/test_ends.py and test_engines.py."""
+"""M: other people's code on the backends and launchers that users have: ranks that cannot start MPI, or are signalled
+at a good end. How ranks fail and abort (M1, M2) is tests/e2e/test_ends.py and test_engines.py; that they never meet
+(M5), test_meeting.py beside them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,18 +39,3 @@ def test_m4_a_launcher_that_signals_spoils_no_good_end(controller: Workspace, st
     words = ("run", "--venv", stock, "--limit", "node0,node1", "--ppn", "2", "--mpi", mpich, "--backend", "gloo")
     controller.succeed(*words, ENDS, "mpi4py", "well")
     assert [rank["state"] for rank in controller.report()["run"]["ranks"]] == ["ok"] * 4
-
-
-@pytest.mark.fault("M5")
-def test_m5_ranks_that_never_met_are_reported_first(controller: Workspace, stock: str, tmp_path: Path) -> None:
-    (tmp_path / "project").mkdir()
-    script = tmp_path / "project/alone.py"
-    script.write_text(
-        "import torch\nmodel = torch.nn.Linear(4, 1)\nadam = torch.optim.Adam(model.parameters())\n"
-        "for step in range(5):\n    model(torch.ones(2, 4)).sum().backward()\n    adam.step()\n"
-    )
-    words = ("run", "--venv", stock, "--limit", "node0,node1", "--ppn", "1")
-    result = controller.succeed(*words, "--env", "TORCHINDUCTOR_CACHE_DIR=/root/.cache/inductor", script)
-    separate = controller.report()["run"]["separate"]
-    assert (separate["code"], separate["worlds"]) == ("never-met", {"1": 2})
-    assert result.out.index(separate["text"]) < result.out.index("✓")
