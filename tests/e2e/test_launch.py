@@ -1,18 +1,14 @@
 """Where ranks are put and what they are told, on hosts of different shapes; and what is refused before anything."""
 
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.cluster import Cluster, Spec
-from tests.e2e.workspace import ACTOR, LIGHT, RANKS, CommandResult, Workspace, cpus, find_orphans, find_place, light
-from tests.tables import read_table
+from tests.e2e.workspace import ACTOR, LIGHT, RANKS, CommandResult, Workspace, find_orphans, find_place, light
 
 RUN = ("run", "--venv", LIGHT)
 
@@ -22,17 +18,6 @@ def places(workspace: Workspace, result: CommandResult) -> list[dict[str, Any]]:
     assert result.code == 0, result
     count = len(workspace.report()["run"]["ranks"])
     return [json.loads(workspace.written(rank)) for rank in range(count)]
-
-
-def test_each_host_gets_a_map_of_what_it_allows(workspace: Workspace, hosts: Cluster) -> None:
-    with cpus(hosts, "node1", {0}), cpus(hosts, "node2", {1}):
-        plan = workspace(*RUN, "--dry-run", RANKS / "place.py")
-        ranks = places(workspace, workspace(*RUN, RANKS / "place.py"))
-    assert [rank["cpus"] for rank in ranks[1:]] == [[0], [1]]
-    assert len(ranks[0]["cpus"]) > 1
-    assert [rank["OMP_NUM_THREADS"] for rank in ranks] == [str(len(ranks[0]["cpus"])), "1", "1"]
-    for rank, host, allowed in ((1, "node1", "0"), (2, "node2", "1")):
-        assert re.search(rf"^{rank} +{host} +0 +\S+ +{allowed} ", plan.out, re.MULTILINE), plan
 
 
 def test_a_project_behind_a_link_is_at_the_same_place_for_sync_and_for_run(workspace: Workspace) -> None:
@@ -87,22 +72,6 @@ def test_a_dry_run_says_all_and_does_nothing(workspace: Workspace, hosts: Cluste
         assert word in result.out, result
     assert [files(hosts, host) for host in hosts.names] == before
     assert not find_orphans(hosts)
-
-
-@pytest.mark.parametrize(("words", "output"), read_table("launch/wrong_input_ends_with_2_and_contacts_nobody"))
-def test_wrong_input_ends_with_2_and_contacts_nobody(
-    workspace: Workspace, hosts: Cluster, words: list[str], output: str
-) -> None:
-    (workspace.path / "bad").write_text("node0 slots=0\nnode1 slots=abc\n")
-    (workspace.path / "book.yaml").write_text("hots: all\nsteps:\n  - doctor: {}\n")
-    before = [hosts.sshd_log(host) for host in hosts.names]
-    result = workspace(*words)
-    assert result.code == 2, result
-    assert output in result.err
-    assert "Traceback" not in result.err
-    assert not result.out
-    assert [hosts.sshd_log(host) for host in hosts.names] == before
-    assert not workspace.records, "nothing is saved"
 
 
 def files(cluster: Cluster, host: str) -> str:

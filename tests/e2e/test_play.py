@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import LIGHT, Workspace, find_place
+from tests.e2e.workspace import LIGHT, Workspace
 
 pytestmark = pytest.mark.hosts
 
@@ -81,26 +81,3 @@ def test_a_check_with_differences_changes_nothing_on_any_host(workspace: Workspa
     assert "would" in result.out or "send work.py" in result.out
     assert {name: hosts.exec(name, ["find", "/root/ipexctl", "-ls"]).stdout for name in hosts.names} == before
     assert not (workspace.path / "fetched").exists()
-
-
-def test_a_run_does_not_begin_without_a_host_that_is_away(workspace: Workspace, hosts: Cluster) -> None:
-    for name in hosts.names:
-        hosts.exec(name, ["rm", "-rf", find_place(workspace.path / "code")])
-    with hosts.power_off("node1"):
-        result = workspace("play", "book.yaml", "--connect-timeout", "3", timeout=200)
-    assert result.code == 3, result
-    assert "run does not begin without node1: failed in look" in result.err
-    assert "rank 0" not in result.out
-    assert hosts.exec("node2", ["test", "-f", f"{find_place(workspace.path / 'code')}/work.py"]).returncode == 0
-    assert hosts.exec("node1", ["test", "-f", f"{find_place(workspace.path / 'code')}/work.py"]).returncode != 0
-    assert result.out.endswith("\nipexctl play book.yaml\n"), "run needs all hosts: --limit @failed would not begin it"
-    chosen = workspace("hosts", "--limit", "@failed", "--json").answer["hosts"]
-    assert [host["host"] for host in chosen] == ["node1"]
-    only = workspace.succeed("play", "book.yaml", "--limit", "@failed", "--json")
-    notes = [row.get("note", "") for row in only.answer["steps"]]
-    assert notes[:3] == ["", "", ""]
-    assert notes[3].startswith("not begun without node0, node2: --limit @failed leaves it out")
-    assert notes[4] == "skipped: no run of this play says where its ranks are"
-    assert hosts.exec("node1", ["test", "-f", f"{find_place(workspace.path / 'code')}/work.py"]).returncode == 0
-    whole = workspace.succeed("play", "book.yaml", "--start-at", "train")
-    assert "rank 5" in whole.out

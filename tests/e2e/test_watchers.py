@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ipexctl.store.saved_profile import read_profile
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, GATE, LIGHT, ROOT, Started, Terminal, Workspace, find_orphans, kill, open_gates
+from tests.e2e.workspace import ACTOR, GATE, LIGHT, ROOT, Started, Workspace, find_orphans, kill, open_gates
 from tests.stock import over
 from tests.waiting import wait
 
@@ -90,21 +90,6 @@ def test_logs_gives_a_ranks_bytes_with_nothing_added(workspace: Workspace, hosts
 
 
 @over("none")
-def test_stop_ends_a_run_from_elsewhere_and_its_output_can_still_be_fetched(
-    workspace: Workspace, start: Start, hosts: Cluster, group: Group, tmp_path: Path
-) -> None:
-    command = start("run", *group, ACTOR, "wait")
-    command.until("0│waiting", "1│waiting", "2│waiting")
-    other = Workspace(hosts, tmp_path / "other")
-    stopped = other.succeed("stop")
-    assert "0 processes left on 3 hosts" in stopped.out
-    result = command.end()
-    assert result.code == 6, result  # whoever watched it did not get what was asked for
-    assert "stopped" in result.out
-    assert not [p for host in hosts.names for p in hosts.processes(host) if "IPEXCTL_RUN" in p.environ]
-
-
-@over("none")
 def test_stop_of_a_run_whose_guard_was_lost_is_done(workspace: Workspace, hosts: Cluster, group: Group) -> None:
     assert workspace("run", *group, "--detach", ACTOR, "wait").code == 0
     [guard] = [each.outer for each in hosts.processes("node2") if "guard" in each.argv[:8]]
@@ -168,48 +153,4 @@ def test_the_page_of_a_run_is_served_while_it_goes_on_and_left_in_its_record(
         assert words in page
     workspace.succeed("report", "-o", str(tmp_path / "page.html"))
     assert "tick 39" in (tmp_path / "page.html").read_text()
-    assert not find_orphans(hosts)
-
-
-TRAINED = """
-import os, sys, time
-print("[W416 23:24:57 s.cpp:204] [c10d] The hostname of the client socket cannot be retrieved", file=sys.stderr)
-step = 0
-while not os.path.exists(sys.argv[1]):
-    step += 1
-    print(f"step {step} loss {1 / step:.4f}", flush=True)
-    time.sleep(0.25)
-"""
-
-
-def test_the_screen_of_a_run_shows_figures_samples_and_harmless_lines(workspace: Workspace, hosts: Cluster) -> None:
-    """On a terminal, of ranks on three hosts; the clocks of its header and of its end card are the same."""
-    script = workspace.path / "project/train.py"
-    script.parent.mkdir()
-    script.write_text(TRAINED)
-    terminal = Terminal(workspace, *RUN, "--metrics-every", "1", script, GATE, columns=140)
-
-    def shows(*patterns: str) -> Callable[[], bool]:
-        return lambda: all(re.search(pattern, terminal.show().decode(), re.MULTILINE) for pattern in patterns)
-
-    try:
-        wait(
-            shows(
-                r"^train\.py   3 ranks on 3 hosts · \w+ · .*\d{4}-\d{6}-\w{4}  00:00:\d\d$",
-                r"^ rank  host +isa +stage +step +loss +it/s .*pace +cpu +memory",
-                r"^›0     node0 .* running \d+ s +\d+ +0\.\d+ +\d\.\d\d .* \d+ % +[\d.]+ MiB",
-                r"── 3 known harmless lines hidden \[w\] ─$",
-            ),
-            60.0,
-            lambda: terminal.show().decode(),
-        )
-        terminal.type(b"\x1b[Bw")
-        wait(shows("^›1 .* node1 ", "c10d-host-name  ranks 0-2"), 60.0, lambda: terminal.show().decode())
-        open_gates(hosts)
-        assert terminal.end(60) == 0
-        shown = terminal.look()
-        [header] = re.findall(r"^train\.py +(\d[\d.]* s)$", shown, re.MULTILINE)
-        assert re.findall(r"ended well after (.*)$", shown, re.MULTILINE) == [header]
-    finally:
-        terminal.kill()
     assert not find_orphans(hosts)

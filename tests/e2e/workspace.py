@@ -383,17 +383,3 @@ def lend(cluster: Cluster, venv: str, place: str, packages: Mapping[str, str] = 
         link = cluster.path(host, place)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(venv)
-
-
-@contextmanager
-def cpus(cluster: Cluster, host: str, allowed: set[int]) -> Iterator[None]:
-    """Whoever logs in to this host may use these CPUs only."""
-    servers = [process.outer for process in cluster.processes(host) if "sshd" in process.argv[0]]
-    before = os.sched_getaffinity(servers[0])
-    for server in servers:
-        os.sched_setaffinity(server, allowed)
-    try:
-        yield
-    finally:
-        for server in servers:
-            os.sched_setaffinity(server, before)

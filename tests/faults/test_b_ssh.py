@@ -1,15 +1,13 @@
 """Section B: connecting, logging in, host keys."""
 
-import contextlib
 import re
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import CommandResult, Terminal, Workspace
+from tests.e2e.workspace import CommandResult, Workspace
 from tests.faults.checks import expect
 from tests.faults.tools import serving, ssh_files, write_hostfile
 
@@ -24,52 +22,6 @@ def reached(result: CommandResult) -> dict[str, bool]:
 def keys(hosts: Cluster) -> str:
     """What a hostfile says of every host but its name and address."""
     return f"user=root key={hosts.key}"
-
-
-@contextlib.contextmanager
-def black_hole(hosts: Cluster, host: str) -> Iterator[None]:
-    """What the controller sends to this host goes to a neighbour who is not there: no answer of any kind."""
-    words = [hosts.address(host), "dev", "eth0"]
-    hosts.run(["ip", "neigh", "replace", *words, "lladdr", "02:00:00:00:00:99", "nud", "permanent"], check=True)
-    try:
-        yield
-    finally:
-        hosts.run(["ip", "neigh", "delete", *words], check=True)
-
-
-@pytest.mark.fault("B2")
-def test_b2_dark_hosts_cost_one_timeout_together(controller: Workspace, hosts: Cluster) -> None:
-    dark = ("node1", "node2", "node3")
-    usual = time.monotonic()
-    controller(*LOOK, "--json")
-    usual = time.monotonic() - usual
-    with contextlib.ExitStack() as cables:
-        for host in dark:
-            cables.enter_context(black_hole(hosts, host))
-        begun = time.monotonic()
-        result = controller(*LOOK, "--json")
-    expect(result, 3)
-    assert reached(result) == {host: host not in dark for host in hosts.names}
-    failures = {entry["host"]: entry["failure"] for entry in result.answer["hosts"] if entry["host"] in dark}
-    assert all("no answer within 10 s" in failure["what"] for failure in failures.values()), failures
-    assert time.monotonic() - begun < usual + 25, "one timeout is 10 s; three, one after the other, are 30"
-
-
-@pytest.mark.fault("B4")
-def test_b4_an_unknown_host_key_is_recorded_by_an_option_only(controller: Workspace, hosts: Cluster) -> None:
-    lines = {host: f"address={hosts.address(host)} {keys(hosts)}" for host in hosts.names}
-    words = (*LOOK, "--hostfile", write_hostfile(controller, lines))
-    window = Terminal(controller, *words)
-    try:
-        assert window.end() == 3
-        assert b"?" not in window.screen.replace(b"[?", b""), window.screen
-    finally:
-        window.kill()
-    known = controller.home / ".ssh/known_hosts"
-    assert not known.exists()
-    result = controller(*words, "--accept-new-host-keys")
-    assert result.code in (0, 4), result
-    assert len(known.read_bytes().splitlines()) == 4
 
 
 def paste_fix(controller: Workspace, hosts: Cluster, words: Sequence[str], *, options: str = "") -> int:

@@ -37,19 +37,6 @@ def attach_from_elsewhere(mpi: Cluster, path: Path, count: int) -> None:
         assert other.written(rank) == ticks(count)
 
 
-@pytest.mark.fault("G1")
-@over("none")
-def test_g1_one_ctrl_c(start: Start, mpi: Cluster, group: Group) -> None:
-    command = start(*RUN, *group, "--grace", "2", ACTOR, "stubborn")
-    command.until(*(f"{rank}│stubborn" for rank in range(3)))
-    command.signal(signal.SIGINT)
-    result = command.end()
-    assert result.code == 130, result
-    assert "stopping (again to kill)" in result.err
-    assert "needed SIGKILL" in result.out + result.err
-    assert "0 processes left on 3 hosts" in result.out
-
-
 @pytest.mark.fault("G2")
 @over("gloo")
 def test_g2_sigterm_to_the_controller_ends_the_run_as_ctrl_c_does(start: Start, mpi: Cluster, group: Group) -> None:

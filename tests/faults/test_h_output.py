@@ -10,7 +10,6 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.workspace import LIGHT, Started, Workspace
-from tests.faults.checks import expect
 from tests.stock import over
 from tests.waiting import wait
 
@@ -104,22 +103,3 @@ def test_h3_a_reader_that_goes_away(controller: Workspace, mpi: Cluster, lines: 
         process.kill()
     for rank in range(3):
         assert controller.written(rank) == ledger(mpi, rank)
-
-
-@pytest.mark.fault("H6")
-def test_h6_markup_in_names_of_files_and_steps(controller: Workspace, mpi: Cluster) -> None:
-    name = "[bold red]x:smile:[link=https:evil]"
-    folder = controller.path / "proj"
-    folder.mkdir()
-    (folder / name).write_text("data")
-    result = controller("sync", "--dry-run", "proj")
-    expect(result, 0, name)
-    missing = controller("run", "--venv", LIGHT, f"{name}.py")
-    expect(missing, 2, f"{name}.py")
-    book = controller.path / "book.yaml"
-    book.write_text(f"hosts: {mpi.hostfile}\nsteps:\n  - name: '{name}'\n    run: {{script: '{name}.py'}}\n")
-    for words in (("--check", "book.yaml"), ("book.yaml",)):
-        result = controller("play", *words, f"--allow-path={mpi.hostfile.parent}")
-        assert result.code != 0
-        assert name in result.out + result.err, result
-        assert "Traceback" not in result.err

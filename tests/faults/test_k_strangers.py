@@ -72,16 +72,17 @@ def test_k8_a_storm_of_ctrl_c_at_the_start(start: Start, mpi: Cluster, moment: f
 
 
 @pytest.mark.fault("K7")
-@pytest.mark.parametrize("how", ["closed", "full", "endless"])
-def test_k7_ranks_read_nothing_whatever_the_controllers_input_is(controller: Workspace, mpi: Cluster, how: str) -> None:
+@pytest.mark.parametrize("source", ["&-", "/dev/zero"])
+def test_k7_ranks_read_nothing_whatever_the_controllers_input_is(
+    controller: Workspace, mpi: Cluster, source: str
+) -> None:
     words = controller.words(*RUN, PLAYER, "read")
-    prefix = {"closed": 'exec "$@" <&-', "full": 'head -c 50000000 /dev/zero | "$@"', "endless": 'exec "$@" </dev/zero'}
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", prefix[how], "sh", *words], env=controller.env, cwd=controller.path,
+        ["bash", "-c", f'exec "$@" <{source}', "sh", *words], env=controller.env, cwd=controller.path,
         stdin=subprocess.DEVNULL, capture_output=True, timeout=120,
     )  # fmt: skip
     result = CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode())
-    assert result.code == (141 if how == "full" else 0), result  # who fills the pipe that nobody reads ends by SIGPIPE
+    assert result.code == 0, result
     assert "Traceback" not in result.err
     for rank in range(3):
         assert f"{rank}│read b''" in result.out

@@ -34,7 +34,7 @@ from ipexctl.decide.profile.traces import KernelReport, TraceError, parse_kernel
 from ipexctl.decide.run.demux import Demux, Piece
 from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model.errors import IpexctlError
-from ipexctl.model.hosts import Completed, Host, LinkError
+from ipexctl.model.hosts import Completed, Host, Inventory, LinkError
 from ipexctl.model.json_values import parse_json
 from ipexctl.model.launch import Running
 from ipexctl.model.text import group_pairs
@@ -63,8 +63,10 @@ class Target:
         """Raises what is a finding."""
         try:
             return self.parse(data)
-        except self.refuses:
-            return False
+        except self.refuses as error:
+            refusal = str(error) if isinstance(error, IpexctlError) else ""
+        assert refusal.replace("\n", "").isprintable(), refusal
+        return False
 
 
 def encode(text: SearchStrategy[str]) -> SearchStrategy[bytes]:
@@ -123,15 +125,22 @@ _YAML_HOSTS = st.builds(
 
 
 def hostfile(data: bytes) -> bool:
-    return bool(parsing.parse_inventory(decode(data), "hosts"))
+    return are_sound(parsing.parse_inventory(decode(data), "hosts"))
 
 
 def host_list(data: bytes) -> bool:
-    return bool(parsing.parse_list(decode(data)))
+    return are_sound(parsing.parse_list(decode(data)))
 
 
 def inventory(data: bytes) -> bool:
-    return bool(parsing.parse_inventory(decode(data), "hosts.yml"))
+    return are_sound(parsing.parse_inventory(decode(data), "hosts.yml"))
+
+
+def are_sound(hosts: Inventory) -> bool:
+    """Accepted hosts have names, each its own, which can be printed."""
+    assert len({name.lower() for name in hosts.names}) == len(hosts.names) > 0
+    assert "".join(hosts.names).isprintable()
+    return True
 
 
 _VARIABLES = st.one_of(

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import signal
 import socket
 import sys
 import time
@@ -41,17 +40,6 @@ if act == "pair":  # ranks 0 and 1, which are on one host, end at the same momen
         time.sleep(max(0.0, max(both) + 0.5 - time.time()))  # who slept is given a core before those that compute
         os._exit(int(rest[rank]))
     wait()
-elif act == "die":  # a hidden descendant first, then this signal to itself
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork():
-            os._exit(0)
-        os.closerange(0, 256)
-        os.execve("/bin/sleep", ["quiet", "3333"], {"IPEXCTL_RUN": os.environ["IPEXCTL_RUN"]} if rest[1:] else {})
-    time.sleep(0.3)
-    if rank == 1:
-        os.kill(os.getpid(), getattr(signal, rest[0]))
-    wait()
 elif act == "last":  # the last rank goes on until its host has the file
     if rank == size - 1:
         wait_for_files("go")
@@ -86,8 +74,9 @@ elif act == "tell":  # its arguments, directory and these variables, for every s
     names, words = rest[0].split(","), rest[1:]
     reported = {"argv": words, "cwd": os.getcwd(), "env": {name: os.environ.get(name) for name in names}}
     emit(json.dumps({**reported, "names": sorted(os.environ)}).encode() + b"\n")
-elif act == "hash":  # of a variable that nobody may see
-    emit(hashlib.sha256(os.environ[rest[0]].encode()).hexdigest().encode() + b"\n")
+elif act == "hash":  # of variables that nobody may see
+    for name in rest:
+        emit(hashlib.sha256(os.environ[name].encode()).hexdigest().encode() + b"\n")
     time.sleep(1)
 elif act == "read":
     print("read", sys.stdin.buffer.read())

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ipexctl.decide.parsing import limit_inventory, parse_inventory, parse_list
+from ipexctl.decide.parsing import parse_inventory
 from ipexctl.decide.parsing.dialects import DIALECTS, write_inventory
 from ipexctl.decide.parsing.validators import TEMPLATE
 from ipexctl.decide.parsing.yaml_nodes import quote_yaml
@@ -99,46 +99,6 @@ def test_mpi_dialects_carry_what_they_can_and_say_the_rest(hosts: list[Host]) ->
             assert host.key is None or f"key={host.key}" in about
             assert host.port is None or dialect == "openmpi" or f"port={host.port}" in about
             assert ":" not in host.address or dialect != "mpi" or "IPv6" in about
-
-
-@given(st.text(max_size=200))
-@settings(max_examples=300, deadline=None)
-def test_any_text_is_read_or_refused_harmlessly(text: str) -> None:
-    readers: tuple[Callable[[], Inventory], ...] = (
-        lambda: parse_inventory(text, "hosts"),
-        lambda: parse_inventory(text, "hosts.yaml"),
-        lambda: parse_list(text),
-    )
-    for read in readers:
-        try:
-            names = read().names
-        except UsageError as refused:
-            shown = str(refused).replace("\n", "")
-        else:
-            shown = "".join(names)
-            assert 0 < len({name.lower() for name in names}) == len(names)
-        assert shown.isprintable()
-
-
-PIECES = st.sampled_from(
-    [*"[]:,-= \n\t#@'\"\\;&!*?{}%", "node", "1", "01", "slots", "user", "all", "hosts", "vars", "children", "fe80::1",
-     "[1-3]", "[w]\n", "  ", "- ", ": "]
-)  # fmt: skip
-
-
-@given(st.lists(PIECES, max_size=40).map("".join))
-@settings(max_examples=500, deadline=None)
-def test_any_mixture_of_syntax_is_read_or_refused(text: str) -> None:
-    for source in ("hosts", "hosts.yml"):
-        try:
-            inventory = parse_inventory(text, source)
-        except UsageError:
-            continue
-        assert inventory.names
-        try:
-            assert set(limit_inventory(inventory, text).names) <= set(inventory.names)
-        except UsageError:
-            pass
 
 
 def test_each_dialect_in_its_own_words() -> None:

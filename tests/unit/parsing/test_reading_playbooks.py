@@ -3,12 +3,9 @@
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ipexctl.data import read_data
-from ipexctl.decide.parsing import playbook, yaml_nodes
-from ipexctl.decide.parsing.input_errors import InputErrors
+from ipexctl.decide.parsing import playbook
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.plays import Play, Share
 from ipexctl.model.tasks import Doctor, Execute, Fetch, Install, Run, Sync
@@ -198,14 +195,6 @@ def test_tags_are_refused_by_file_line_and_name(value: str, place: str) -> None:
     assert "play.yaml:" in error
 
 
-def play_or_refusal(text: str) -> bool:
-    """Whether a text is a play, or a refusal that is harmless to show."""
-    try:
-        return bool(play(text).steps)
-    except UsageError as refused:
-        return all(char.isprintable() for char in str(refused).replace("\n", ""))
-
-
 def test_the_text_of_a_scalar_is_never_reinterpreted() -> None:
     argv = ["1_000", "010", "12:30", "yes", "null", "2026-01-01", "0x10", "1e3", ".5", "~"]
     (step,) = play(f"steps: [{{command: {{argv: {json.dumps(argv)}}}}}]").steps
@@ -290,25 +279,3 @@ steps:
     assert [task.into for task in tasks] == ["/plays/fetched", "/plays/out", "/abs", "/plays/fetched"]
     assert [task.project for task in tasks] == [None, None, "/plays/deep", None]
     assert tasks[2].from_ == "rank:0"
-
-
-KEY = st.sampled_from(["hosts", "steps", "run", "script", "vars", "name", "args", "sync"]) | st.text(max_size=3)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(0, 9) | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEY, inner, max_size=4),
-    max_leaves=20,
-)
-
-
-@given(JSON)
-@settings(max_examples=200, deadline=None)
-def test_any_json_is_a_playbook_or_refused(value: object) -> None:
-    text = json.dumps(value)
-    assert play_or_refusal(text)
-
-
-@given(st.text(max_size=60))
-@settings(max_examples=200, deadline=None)
-def test_any_text_is_nodes_or_problems(text: str) -> None:
-    problems = InputErrors("x")
-    assert yaml_nodes.read_yaml_node(text, "x", problems) is None or len(problems) >= 0

@@ -15,7 +15,7 @@ from ipexctl.model.answers import AnyAnswer, UnknownAnswer, list_answer_types
 from ipexctl.model.answers.doctor import DoctorHost, ExplainAnswer, HostFailure
 from ipexctl.model.answers.files import FailedTransfer, FetchAnswer, FetchedHost, SyncAnswer, SyncedHost
 from ipexctl.model.answers.hosts import HostsAnswer, LabAnswer, LabHost
-from ipexctl.model.answers.install import ImportCheck, InstallAnswer, VerifiedHost, VerifyAnswer
+from ipexctl.model.answers.install import InstallAnswer, VerifiedHost, VerifyAnswer
 from ipexctl.model.answers.manage import PsAnswer
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand, PlayAnswer, PlayedStep
@@ -24,7 +24,7 @@ from ipexctl.model.answers.tools import AccelerateAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, advise
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
-from ipexctl.model.reports import Diagnosis, Finding, HostOutcome, LostOutput, OutOfMemory, RankOutcome, SeparateWorlds
+from ipexctl.model.reports import Diagnosis, Finding, LostOutput, OutOfMemory, RankOutcome, SeparateWorlds
 from ipexctl.show import screens, typeset
 from ipexctl.show.pending_failures import select_unexplained
 from ipexctl.show.pipe import Pipe
@@ -229,16 +229,6 @@ def test_bytes_that_were_not_stored_are_counted_per_rank() -> None:
     assert "! not stored: 12 bytes of rank 3, 1 event (no space left on device)" in ending(lost=lost)
 
 
-@pytest.mark.parametrize("width", [80, 160])
-def test_equal_hosts_are_named_once_on_the_first_line_of_their_facts(width: int) -> None:
-    hosts = [DoctorHost(f"lab{n}", streams.facts(n > 1)) for n in range(4)]
-    lines = drawn(screens.format_answer(streams.checked(hosts)), width).splitlines()
-    names = [line.split()[0] for line in lines[1:7]]
-    assert names == ["lab[0-1]", "Sapphire", "ccl", "lab[2-3]", "Cascade", "ccl"]
-    assert lines[2].index("Sapphire") == lines[1].index("AMX") > 8
-    assert lines[-1] == "fit        no error, no warning"
-
-
 @pytest.mark.parametrize("explained", [True, False])
 def test_a_host_that_could_not_be_looked_at_is_reported_once_and_counted_once(explained: bool) -> None:
     what = "connection refused (10.0.0.3:22)"
@@ -297,27 +287,6 @@ def test_the_path_of_a_page_is_whole_beside_its_name(width: int) -> None:
         f"page       {path}",
         "size       32 KiB",
     ]
-
-
-def test_an_install_ends_with_what_was_tried_per_group_of_hosts_and_the_next_command() -> None:
-    check = ImportCheck(
-        "n0", {"torch": "2.8.0"}, (), "3.11.7", 2.0, "AVX512_BF16", 3.2, "bfloat16", "Intel(R) MPI Library"
-    )
-    other = replace(check, host="old", isa="AVX2", dtype="float32", step_ms=9.0)
-    hosts = (check, replace(check, host="n1", step_ms=4.1), other)
-    answer = InstallAnswer(("n0", "n1", "old"), {}, "/x/env", hosts=hosts, next="ipexctl run -f 'my hosts' train.py")
-    assert drawn(screens.format_answer(answer), 100).splitlines() == [
-        "✓ n[0-1]  imports torch 2.8.0 · bfloat16 step · AVX512_BF16 · a rank of Intel(R) MPI Library",
-        "✓ old  imports torch 2.8.0 · float32 step · AVX2 · a rank of Intel(R) MPI Library",
-        "changed    n[0-1], old",
-        "venv       /x/env",
-    ]
-    report = fold([])
-    assert drawn(screens.format_next_steps(report, answer)) == "ipexctl run -f 'my hosts' train.py"
-    hints = ["ipexctl doctor"]
-    assert drawn(screens.format_next_steps(report, answer, hints)) == "ipexctl doctor", (
-        "one command, that of the failure"
-    )
 
 
 PLAN = """\
@@ -479,18 +448,6 @@ def test_hosts_are_counted_after_playbooks_only() -> None:
     report = fold(streams.stamp([e.Started("install", "", ("n0",)), e.StepEnded("n0", "look", "ok")]))
     assert not drawn(screens.format_ending(report), 80)
     assert drawn(screens.format_ending(replace(report, verb="play", refused="a later step")), 80)
-
-
-@pytest.mark.parametrize("width", [24, 40, 80, 160])
-def test_a_recap_keeps_counts_and_reason_at_every_width(width: int) -> None:
-    good = HostOutcome("node0", ok=3, changed=1)
-    bad = HostOutcome("node1", ok=1, failed=1, failures=(Failure("node1", Kind.STEP, "sh ended with status 3"),))
-    lines = drawn(format_recap([good, bad]), width).splitlines()
-    assert all(len(line) <= width for line in lines)
-    text = " ".join(" ".join(lines).split())
-    for part in ("node0 ok=3 changed=1", "✗ node1 ok=1", "failed=1", "sh ended with status 3"):
-        assert part in text
-    assert ("skipped=0" in text) == (width >= 80)
 
 
 def test_a_plan_is_broken_between_words_and_hangs_below_its_label() -> None:
