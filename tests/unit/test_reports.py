@@ -317,6 +317,10 @@ def test_the_fix_of_a_known_error_names_the_hosts_and_the_environment_of_the_com
     diagnosis = of_run(fold_with_catalogue([events[0], missing, *events[1:]])).diagnosis
     assert diagnosis
     assert diagnosis.command == "ipexctl install --with tabulate --with pillow -f lab/hosts --limit a,b"
+    other = advise("install", "--with", "omegaconf", text="main.py imports omegaconf, not in the environment:")
+    diagnosis = of_run(fold_with_catalogue([events[0], e.Message(other, "warning"), *events[1:]])).diagnosis
+    assert diagnosis, "a module of the script lacks what the script itself does not import"
+    assert diagnosis.command == "ipexctl install --with tabulate --with omegaconf -f lab/hosts --limit a,b"
 
 
 def test_a_process_without_a_rank_is_known_by_how_it_was_started() -> None:

@@ -217,7 +217,7 @@ def _find_cause(
         diagnosis = replace(diagnosis, why=f"{option} gives no RANK and no WORLD_SIZE to the processes that it starts.")
         fix = f"leave out {option}, or give --engine torchrun, which starts the ranks; what each gets: run --dry-run"
     if diagnosis.code in ("package", "module") and (every := next(hints, None)) is not None:
-        fix = command = Hint(every.words)  # the look before the start knows all that is missing
+        fix = command = _join_packages(command, every)  # the look before the start knows all that the script lacks
     resumed = attempt.started.resumed
     if diagnosis.code == _DAMAGED and resumed and resumed.name:
         diagnosis = replace(diagnosis, title=f"{resumed.name}, which the ranks went on from, is damaged or incomplete")
@@ -227,6 +227,13 @@ def _find_cause(
     fix, command = (complete_hint(text, state.selection_flags) for text in texts)
     why = " ".join([diagnosis.why, *_describe_room(state, cause)]) if diagnosis.code == "disk" else diagnosis.why
     return replace(cause, diagnosis=replace(diagnosis, why=why, fix=fix, command=command))
+
+
+def _join_packages(command: str | None, every: Hint) -> Hint:
+    """The command that installs what both advise: a module of the script may lack what the script itself does not."""
+    if not isinstance(command, Hint) or command.words[:2] != ("install", "--with") or command.words[2] in every.words:
+        return Hint(every.words)
+    return Hint([*command.words[:3], *every.words[1:]])
 
 
 def _describe_room(state: RunState, cause: Cause) -> list[str]:
