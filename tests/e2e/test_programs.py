@@ -1,12 +1,13 @@
 """Anything is started at the first try on three hosts: scripts, modules, servers, torchrun; and nothing is left."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import LIGHT, Workspace, find_orphans, running
+from tests.e2e.workspace import LIGHT, RANKS, Workspace, find_orphans, running
 
 TRAIN = """
 import sys, torch, torch.distributed as dist
@@ -105,3 +106,15 @@ def test_torchrun_on_each_host_and_a_module_of_the_project(workspace: Workspace,
     workspace.succeed("run", "--venv", LIGHT, "--limit", "node0,node1", "-m", "pkg.say")
     assert workspace.written(1) == b"rank 1 of 2\n"
     assert not find_orphans(workspace.cluster)
+
+
+def test_processes_that_ranks_spawn_begin_in_the_working_directory(
+    workspace: Workspace, hosts: Cluster, stock: str
+) -> None:
+    hosts.exec("node0", ["sh", "-c", "mkdir -p /data/x; ln -s /data/x /w"])  # its name leads to another path there
+    shutil.copy(RANKS / "spawn.py", workspace.path)
+    words = ("--venv", stock, "--limit", "node[0-1]", "--ppn", "1", "--workdir", "/w/deep/er")
+    result = workspace.succeed("run", *words, "spawn.py")
+    for name in ("node0", "node1"):
+        hosts.exec(name, ["rm", "-rf", "/w", "/data"])
+    assert (workspace.written(0), workspace.written(1)) == (b"sum 3\n", b"sum 3\n"), result

@@ -119,8 +119,10 @@ def _make_head_spec(launch: Launch, task: Run, head: NodePlan, leading: Leading)
     min_hosts, split_hosts = task.min_hosts or 0, 0
     if task.on_split == "wait":
         min_hosts, split_hosts = len(nodes) // 2 + 1, (len(nodes) + 1) // 2
+    workdirs = {node.workdir for node in nodes}
     return HeadSpec(
         address=head.address,
+        workdir=workdirs.pop() if len(workdirs) == 1 else "/",
         port=launch.port,
         ports=list(mpi_launchers.parse_ports(task.port_range)),
         hosts={

@@ -228,10 +228,11 @@ class Keeper:
             for name, text in head.files.items():
                 with open(os.path.join(self.directory, name), "w", encoding="utf-8") as file:
                     file.write(text.replace("{port}", str(port)))
+            workdir = head.workdir if os.path.isdir(head.workdir) else "/"
             self.launcher = subprocess.Popen(
                 head.mpiexec,
-                env=head.mpiexec_env,
-                cwd="/",
+                env={**head.mpiexec_env, "PWD": workdir},  # as it is named on all hosts, where a link leads to it here
+                cwd=workdir,
                 stdin=subprocess.DEVNULL,
                 stdout=out_write,
                 stderr=err_write,
