@@ -45,6 +45,7 @@ class Evidence(Record):
     exceptions: tuple[RaisedException, ...] = ()
     signal: int = 0
     output: str = ""
+    crash: str = ""  # the stack of the interpreter that a signal ended
 
     @property
     def own(self) -> bool:
@@ -62,7 +63,8 @@ def collect_evidence(rank: RankOutcome) -> Evidence:
         exceptions = exceptions if is_same else (error, *exceptions)
     shell = (rank.status or 0) - _SHELL
     signal = rank.signal or (shell if shell in _CRASHES else 0)
-    return Evidence(exceptions or _find_last_exception(lines), signal, read_runtime_output([*crash, *lines]))
+    output = read_runtime_output([*crash, *lines])
+    return Evidence(exceptions or _find_last_exception(lines), signal, output, "\n".join(crash))
 
 
 def read_runtime_output(lines: Iterable[str]) -> str:

@@ -59,7 +59,8 @@ def match_evidence(errors: KnownErrors, evidence: Evidence) -> ErrorMatch | None
     if evidence.exceptions:
         return next(filter(None, (_search(errors, raised) for raised in evidence.exceptions)), None)
     for known in errors:
-        if evidence.signal and known.signal == evidence.signal:
+        ended_so = evidence.signal and known.signal == evidence.signal
+        if ended_so and (known.raised_in is None or known.raised_in.search(evidence.crash)):
             return ErrorMatch(known)
     return _search(errors, RaisedException(evidence.output))
 

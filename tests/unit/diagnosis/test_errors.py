@@ -23,9 +23,10 @@ RAISED = re.compile(
 def diagnose(message: str, signal: int = 0, status: int | None = 1) -> Diagnosis | None:
     """What a rank is known to have failed of: by an exception, where the message is one, else by what it wrote."""
     rank = RankOutcome(1, "a", "failed", status=None if signal else status, signal=signal)
-    raised = replace(rank, traceback=OWN + message)
+    crashed = message.startswith("Fatal Python error")
+    raised = replace(rank, traceback=message if crashed else OWN + message)
     wrote = replace(rank, tail=f"step 1\n{message}\nstep 2")
-    match = match_evidence(ERRORS, collect_evidence(raised if RAISED.match(message) else wrote))
+    match = match_evidence(ERRORS, collect_evidence(raised if crashed or RAISED.match(message) else wrote))
     return make_diagnosis(match) if match else None
 
 

@@ -93,6 +93,9 @@ def test_an_exception_tells_more_than_a_signal_and_a_signal_more_than_the_output
     )
     assert name_error(replace(killed, signal=7, traceback=crash)) == "sigbus"
     assert name_error(replace(killed, signal=6, traceback=crash)) == "omp-twice"
+    workers = crash.replace("Bus error", "Segmentation fault").replace("a.py", "/lib/mpi4py/futures/_core.py")
+    assert name_error(replace(killed, traceback=workers)) == "mpi4py-futures"
+    assert name_error(replace(killed, signal=7, traceback=workers)) == "sigbus"
 
 
 @pytest.mark.parametrize(
