@@ -4,6 +4,7 @@ The program comes in through its own input, so nothing is left on the host; when
 killed, or the link is cut) its input ends, and it undoes what it had not finished."""
 
 import logging
+import math
 import threading
 import time
 import zlib
@@ -49,6 +50,7 @@ class Session(AbstractContextManager["Session"]):
         self._errors = bytearray()  # the end of its standard error, for the message when it dies
         self._timer: StallTimer | None = None  # of the last answer that was awaited
         self._closed = False
+        self.quickest = math.inf  # seconds of the quickest answer: about the delay of the host
         self._messages = self._read_messages()
 
     @classmethod
@@ -86,6 +88,7 @@ class Session(AbstractContextManager["Session"]):
                     progress(message.done, message.total)
                 elif isinstance(message, (messages.Done, messages.Failed, Unreadable)):
                     took, outcome = time.monotonic() - begun, type(message).__name__.lower()
+                    self.quickest = min(self.quickest, took)
                     _log.info("%s: request %s: %s after %.3f s", self._host, do, outcome, took)
                     return _decode_answer(message, do, kind)
         raise self._explain_end()

@@ -83,6 +83,14 @@ def test_three_hosts_get_a_large_tree_over_one_uplink(three: Cluster, workspace:
     assert "node[0-2]  nothing to do" in again.out, again
 
 
+def test_a_host_behind_a_slow_link_is_the_last_one(three: Cluster, workspace: Workspace, source: Path) -> None:
+    with three.slow_down("node0", 0.05, 0.0):
+        result = workspace("sync", source, timeout=180.0)
+    assert result.code == 0, result
+    assert "sent once, to node1, then host to host" in result.out + result.err
+    assert len({*picture(three, source)}) == 1
+
+
 def test_a_large_sync_that_is_killed_goes_on_where_it_was(three: Cluster, workspace: Workspace, source: Path) -> None:
     """The second begins with what the first has sent to node0, or from there to node1."""
     before = count_sent(three)

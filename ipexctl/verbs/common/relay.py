@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, ClassVar, TypeVar
 
 from ipexctl.act.context import Context, Emit, run_on_hosts
@@ -20,6 +21,7 @@ from ipexctl.model.text import format_size, printable
 from ipexctl.protocol.session import Fetched, Nothing, Offer, Present, SeenTokens
 
 T = TypeVar("T")
+_SLOW_DELAY, _TIMES_SLOWER = 0.04, 4  # seconds, and times the usual ones, from which a host answers slowly
 
 
 @dataclass
@@ -133,7 +135,7 @@ def distribute_artifacts(
     """Sends the artifacts of each host: from the controller to the first host; then every host that has them serves
     one that has not, so that the controller's uplink carries them once and the time grows with the logarithm of the
     hosts. What a host cannot fetch from another (a firewall, other wheels), the controller sends."""
-    waiting = [name for name, files in artifacts.items() if files]
+    waiting = order_by_delay(sessions, [name for name, files in artifacts.items() if files])
     offers: dict[str, tuple[str, str]] = {}  # the URL and the token of each host's server
     ready: list[str] = []
     while waiting:
@@ -172,6 +174,14 @@ def distribute_artifacts(
 
         yield from sessions.run(turn, sessions.step, send, outcome=_describe_sent)
         ready += [name for name in turn if name not in sessions.failed]
+
+
+def order_by_delay(sessions: RelaySessions, names: Sequence[str]) -> list[str]:
+    """Returns the hosts in their order, those last that take much longer to answer than the others: who waits for one
+    of them behind a slow link would be late as well."""
+    delays = {name: sessions.sessions[name].quickest for name in names}
+    limit = max(_SLOW_DELAY, _TIMES_SLOWER * median(delays.values())) if delays else 0.0
+    return sorted(names, key=lambda name: delays[name] > limit)
 
 
 def _describe_sent(sent: tuple[str, int]) -> tuple[StepOutcome, str]:

@@ -27,7 +27,7 @@ from ipexctl.protocol.paths import PART
 from ipexctl.protocol.session import Nothing
 from ipexctl.store.private_files import make_private_directories
 from ipexctl.verbs.common.probe import probe_hosts
-from ipexctl.verbs.common.relay import Artifact, RelaySessions, distribute_artifacts
+from ipexctl.verbs.common.relay import Artifact, RelaySessions, distribute_artifacts, order_by_delay
 from ipexctl.verbs.doctor.host_sessions import find_pythons
 
 _RELAY_SIZE = 64 << 20  # bytes for one host from which on they go from host to host
@@ -149,7 +149,7 @@ def _run_relay(
     addresses: Mapping[str, str],
 ) -> Workflow[dict[str, str | Failure]]:
     opened = yield from relay.run([*pythons], "open", lambda link, _: relay.begin(link, pythons[link.host.name]))
-    names = [name for name, is_open in opened.items() if is_open]
+    names = order_by_delay(relay, [name for name, is_open in opened.items() if is_open])
     if len(names) < 2:
         yield from relay.request(names, "tidy", "remove_store", Nothing)
         return {}
