@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ipexctl.act import agent
 from ipexctl.act.context import Context
-from ipexctl.act.run_dir import START_PYTHON, RemoteRunDir, build_agent_command, is_run_dir
+from ipexctl.act.run_dir import START_PYTHON, RemoteRunDir, build_agent_command, is_run_dir, remove_run_dir
 from ipexctl.act.threads import start_thread
 from ipexctl.act.transfer.send import UNTRUSTED, build_script_command, make_remote_error
 from ipexctl.model.errors import Failure, Kind, advise
@@ -157,6 +157,19 @@ def find_leftover_processes(
         raise LinkError(Failure(site.host.name, Kind.RESIDUE, f"cannot look for processes: {done.get_tail(1)}"))
     answer = _parse_answer(link, done, "cannot look for processes", messages.ProcessesLeft)
     return tuple(process.pid for process in answer.processes)
+
+
+def end_run_on_host(
+    link: Link, site: RemoteRunDir, run: str, patience: float = 30.0, *, remove: bool = True
+) -> tuple[bool, tuple[int, ...]]:
+    """Ends what is left of a run on one host, and with ``remove`` takes its directory away. Whether a process of it was
+    running there, and the ids of those that could not be ended. Raises `LinkError`."""
+    left = running = find_leftover_processes(link, site, run, patience=patience)
+    if running:
+        left = find_leftover_processes(link, site, run, reap=True)
+    if remove and site.directory and not left:
+        remove_run_dir(link, site)
+    return bool(running), left
 
 
 def list_runs_on_head(link: Link) -> messages.RunListing:

@@ -8,9 +8,10 @@ import os
 import threading
 import time
 from contextlib import suppress
-from typing import Iterator, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, NamedTuple, Optional, Tuple
 
 from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
+from ipexctl.protocol.rank_records import Memory
 from ipexctl.remote.agent import procs, stack_traces
 
 SLOW, FAST = 1.0, 0.1  # seconds between two measurements, of a rank that grows slowly or fast
@@ -107,6 +108,23 @@ def list_groups(own: bytes, root: str, controller: str) -> "Iterator[Tuple[str, 
             parts = [part for part in path.split("/") if part not in ("", "..")]
             for depth in range(len(parts) + 1):
                 yield os.path.join(base, *parts[:depth]), bool(controllers)
+
+
+def read_numbers() -> Memory:
+    """Returns the memory of this process's control group, or of the nearest one above that has numbers."""
+    numbers: Dict[str, int] = {}
+    for base, old in reversed([*list_groups(procs.read_file("/proc/self/cgroup"), "/sys/fs/cgroup", "memory")]):
+        for field, names in (
+            ("kills", ("events", "oom_control")),
+            ("used", ("peak", "max_usage_in_bytes")),
+            ("limit", ("max", "limit_in_bytes")),
+        ):
+            words = procs.read_file(os.path.join(base, "memory." + names[old])).split()
+            with suppress(ValueError, IndexError):
+                numbers.setdefault(field, int(words[words.index(b"oom_kill") + 1 if field == "kills" else 0]))
+        if "limit" not in numbers:
+            numbers.pop("used", None)  # of the group whose limit it is
+    return Memory(**numbers)
 
 
 def read_statistic(group: "MemoryGroup", *names: bytes) -> int:

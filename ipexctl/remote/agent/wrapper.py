@@ -23,7 +23,7 @@ from ipexctl.protocol.frames import build_head
 from ipexctl.protocol.hooks import MEETING_ENV, PROFILE_ENV, PROGRAM, READY
 from ipexctl.protocol.mpi_abort import Abort, find_aborts
 from ipexctl.protocol.placeholders import fill
-from ipexctl.protocol.rank_records import Memory, RankBegun, RankDropped, RankEnded, RankNote, RankStarted
+from ipexctl.protocol.rank_records import RankBegun, RankDropped, RankEnded, RankNote, RankStarted
 from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
 from ipexctl.remote.agent import death_report, files, kernel_log, libraries, memory_watch, procs
 from ipexctl.remote.agent.output_relay import OutputRelay
@@ -115,7 +115,7 @@ class Wrapper:
         if preload:
             self.env["LD_PRELOAD"] = ":".join(preload)
         _bind_to_cores(self.place, self.notes)
-        began, before, kernel = time.time(), _read_memory_limits(), death_report.KernelLog()
+        began, before, kernel = time.time(), memory_watch.read_numbers(), death_report.KernelLog()
         if self.stopped or os.path.exists(os.path.join(self.directory, paths.ENDING)):
             return end._replace(signal=int(signal.SIGTERM), stopped=True, at=time.time())
         try:
@@ -149,7 +149,7 @@ class Wrapper:
         end = end._replace(stopped=bool(self.stopped))
         if status or self.given_up:
             end = self.describe_abort(end, output.tail)
-        after = _read_memory_limits()
+        after = memory_watch.read_numbers()
         if end.signal == signal.SIGKILL and (after.kills or 0) > (before.kills or 0):
             end = end._replace(oom=after)
         if end.signal == signal.SIGKILL and not self.stopped:
@@ -338,31 +338,3 @@ def _prepare_child() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))  # a core file in the user's tree helps nobody here
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-
-
-# Of control groups, version 1 and 2: the directory of all groups, and in a group the files of the fields of `Memory`.
-_MEMORY = (
-    ("memory", {"kills": "oom_control", "used": "max_usage_in_bytes", "limit": "limit_in_bytes"}),
-    ("", {"kills": "events", "used": "peak", "limit": "max"}),
-)
-
-
-def _read_memory_limits() -> "Memory":
-    """Returns the memory of this control group, or of the nearest one above that has numbers."""
-    numbers: Dict[str, int] = {}
-    for line in os.fsdecode(procs.read_file("/proc/self/cgroup")).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root, names = _MEMORY[0 if controllers else 1]
-        base = os.path.join("/sys/fs/cgroup", root) + path
-        while base.startswith("/sys/fs/cgroup") and len(numbers) < len(names):
-            for field, name in names.items():
-                words = procs.read_file(os.path.join(base, "memory." + name)).split()
-                with suppress(ValueError, IndexError):
-                    number = int(words[words.index(b"oom_kill") + 1] if field == "kills" else words[0])
-                    numbers.setdefault(field, number)
-            if "limit" not in numbers:
-                numbers.pop("used", None)  # of the group whose limit it is
-            base = os.path.dirname(base)
-    return Memory(**numbers)

@@ -5,12 +5,11 @@ import shlex
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context, Emit, run_on_hosts
-from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
+from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.decide.run.figures import read_figures
 from ipexctl.model import events as e
 from ipexctl.model.answers.manage import ListedRun, PsAnswer, ReapAnswer, StopAnswer
@@ -272,21 +271,16 @@ def _clean_up(
 ) -> e.Workflow[tuple[bool, dict[str, tuple[int, ...]], list[str]]]:
     """Ends what is left of a run on all hosts. Whether anything was, what could not be ended, and the hosts that did
     not answer."""
-    results = yield from run_on_hosts(context, inventory, "reap", partial(_clean_up_host, run, directories))
+
+    def end(link: Link, _: Emit) -> tuple[bool, tuple[int, ...]]:
+        run_dir = RemoteRunDir(link.host, directories.get(link.host.name, ""), "python3")
+        return run_control.end_run_on_host(link, run_dir, run)
+
+    results = yield from run_on_hosts(context, inventory, "reap", end)
     reaped, silent = split_results(results)
     left = {host: pids for host, (_, pids) in reaped.items() if pids}
     was_running = any(was_running for was_running, _ in reaped.values())
     return was_running, left, [*silent]
-
-
-def _clean_up_host(run: str, directories: Mapping[str, str], link: Link, _: Emit) -> tuple[bool, tuple[int, ...]]:
-    """Returns whether a process of the run was running there, and the ids of those that could not be ended."""
-    run_dir = RemoteRunDir(link.host, directories.get(link.host.name, ""), "python3")
-    was_running = bool(run_control.find_leftover_processes(link, run_dir, run))
-    left = run_control.find_leftover_processes(link, run_dir, run, reap=True) if was_running else ()
-    if run_dir.directory and not left:
-        remove_run_dir(link, run_dir)
-    return was_running, left
 
 
 def find_watcher(

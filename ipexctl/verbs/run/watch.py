@@ -10,7 +10,7 @@ from pathlib import Path
 from ipexctl.act import run_control
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.run_control import BACK, GAVE_UP, LAST, LOST, REMOVED, SILENT, OutputFrame, RunFollower
-from ipexctl.act.run_dir import RemoteRunDir, remove_run_dir
+from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.decide.run.journal_events import JournalReader, make_run_started
 from ipexctl.model import events as e
 from ipexctl.model.answers.run import RunAnswer
@@ -416,7 +416,9 @@ class RunWatcher:
 
         def sweep(link: Link, _: Emit) -> None:
             name = link.host.name
-            survivors[name] = self._end_processes(link, run_dirs[name], remove=name != keeping)
+            patience = 10.0 if name in self.lost_hosts else 30.0  # it has been waited for once
+            run, remove = self.running.run, name != keeping
+            survivors[name] = run_control.end_run_on_host(link, run_dirs[name], run, patience, remove=remove)[1]
 
         def sweep_hosts() -> e.Workflow[None]:
             """A run that ended well is not called lost because a network that loses packets cut one connection."""
@@ -438,13 +440,3 @@ class RunWatcher:
         left = {name: pids for name, pids in survivors.items() if pids}
         hosts = tuple(dict.fromkeys((*self.running.hosts_used, *self.running.labels.values())))
         yield e.CleanupChecked(self.running.run, hosts, left, tuple(host for host in hosts if host not in survivors))
-
-    def _end_processes(self, link: Link, run_dir: RemoteRunDir, *, remove: bool) -> tuple[int, ...]:
-        """The ids of processes of the run that could not be ended on one host."""
-        patience = 10.0 if run_dir.host.name in self.lost_hosts else 30.0  # it has been waited for once
-        left = run_control.find_leftover_processes(link, run_dir, self.running.run, patience=patience)
-        if left:
-            left = run_control.find_leftover_processes(link, run_dir, self.running.run, reap=True)
-        if remove and not left:
-            remove_run_dir(link, run_dir)
-        return left
