@@ -17,7 +17,9 @@ _FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P
 _CRASHED = re.compile(r"^Current thread 0x.*\n(?:  File .*\n?)*", re.MULTILINE)  # faulthandler's last words
 _RAISED = re.compile(r'^  File "(.*)", line (\d{1,9})(?:, in (.*))?$', re.MULTILINE)  # of an exception, innermost last
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/(?P<package>.*)")
-_STANDARD = re.compile(r"/lib/python3\.\d+/(?P<module>.*)|^<frozen (?P<frozen>.*)>|^<string>$")
+_STANDARD = re.compile(  # also the programs of an environment, as bin/torchrun
+    r"/lib/python3\.\d+/(?P<module>.*)|^<frozen (?P<frozen>.*)>|^<string>$|/bin/(?P<program>[\w-]+)$"
+)
 _HOOKS = frozenset((*HOOK_FILES, *PROFILE_HOOK_FILES))
 # What talks to other ranks: the functions that a script calls, what is below them, and frameworks of torch.distributed.
 _CALLS = re.compile(r"(?:^|/)torch/distributed/(?:distributed_c10d|rendezvous|_functional_collectives|utils)\.py$")

@@ -292,6 +292,9 @@ def test_our_own_hook_is_nobodys_line_and_hosts_with_other_directories_are_one_g
     assert result[0].line == "late.py:6"
     raised = f'  File "{HOOK.format(1).partition(":")[0]}", line 163, in call\nRuntimeError: x\n'
     assert find_script_line('  File "/home/u/late.py", line 6, in <module>\n' + raised, "") == "late.py:6"
+    assert not find_script_line('  File "/opt/env/bin/torchrun", line 10, in <module>\n', ""), (
+        "a program of the environment"
+    )
 
 
 def test_how_a_backend_waits_is_no_other_place() -> None:
