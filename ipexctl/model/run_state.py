@@ -332,6 +332,7 @@ class RunState:
     caught_up: bool = False  # a watcher that came later has read what was before
     unusual: OrderedDict[str, UnusualLine] = field(default_factory=OrderedDict)
     harmless: dict[str, HarmlessLines] = field(default_factory=dict)  # by the code of the message
+    uncaught: tuple[int, str] | None = None  # a rank, and the first exception that ended a thread or came at its exit
     open: dict[LineKey, OpenLine] = field(default_factory=dict)  # lines that have not ended
     study: e.StudyStarted | None = None
     candidates: list[e.CandidateTried] = field(default_factory=list)  # of the study

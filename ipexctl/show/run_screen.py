@@ -83,6 +83,8 @@ def name_flaws(run: RunOutcome) -> str:
         flaws.append("did not work together")
     if run.lost_loss:
         flaws.append("the loss is no number")
+    if run.uncaught:
+        flaws.append(run.uncaught)
     if run.lost_hosts:
         flaws.append(f"without {join_names(run.lost_hosts, 3)}, which got lost (exit code {Exit.LOST.value})")
     return "".join(f", but {flaw}" for flaw in flaws)

@@ -32,6 +32,19 @@ def entries(state: RunState) -> list[tuple[str, set[int], int, int]]:
     return [(entry.text, entry.ranks, entry.count, entry.more) for entry in state.unusual.values()]
 
 
+def test_an_exception_that_ends_no_script_is_kept() -> None:
+    trace = b'Traceback (most recent call last):\n  File "train.py", line 3, in save\n    open(1)\nOSError: no room\n'
+    for head, where in (
+        (b"Exception in thread Thread-1 (save):\n", "in a thread"),
+        (b"Exception ignored in atexit callback: <function save at 0x7f>\n", "at its exit"),
+        (b"Error in atexit._run_exitfuncs:\n", "at its exit"),
+    ):
+        later = (0, "err", b"Exception in thread T:\n" + trace.replace(b"no room", b"later"))
+        assert feed((1, "err", head + trace), later).uncaught == (1, f"{where}: OSError: no room")
+    assert not feed((1, "err", b"Exception ignored in: <function Pool.__del__>\n" + trace)).uncaught
+    assert not feed((1, "err", trace)).uncaught
+
+
 def test_known_harmless_lines_are_counted_and_not_shown() -> None:
     noise = [(rank, "err", data) for rank in range(4) for data in (KERNEL, HOST_NAME)]
     lines = feed(*noise, (0, "out", b"[Gloo] Rank 0 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\n"))  # fmt: skip  # noqa: E501

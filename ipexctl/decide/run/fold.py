@@ -170,6 +170,7 @@ class RunFold:
         state.phase, state.attempt, state.stopping, state.working = None, None, "", {}
         state.unusual.clear()
         state.harmless.clear()
+        state.uncaught = None
         for host in state.hosts.values():
             host.at, host.ended, host.failure = rs.StepState(), 0, None
             host.begins.append(len(host.steps))

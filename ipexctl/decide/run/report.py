@@ -111,6 +111,8 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
     goes_on = bool(cause.failed or (over and over.reason in _REASONS))
     if cause.diagnosis and cause.diagnosis.code == _DAMAGED:
         goes_on = begun.resumed is None  # else it would go on from the damaged one again
+    number, exception = state.uncaught or (None, "")
+    beside = [f"rank {rank.rank} on {rank.host}" for rank in ranks if rank.rank == number]
     return RunOutcome(
         run=begun.run or (over.run if over else ""),
         head=begun.head,
@@ -141,6 +143,7 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
         command=begun.command,
         backend=attempt.backend,
         planned_backend=begun.backend,
+        uncaught=next((f"{rank} had an exception {exception}" for rank in beside), ""),
     )
 
 

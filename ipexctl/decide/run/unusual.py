@@ -6,6 +6,7 @@ import re
 
 from ipexctl.model.harmless import find_harmless
 from ipexctl.model.run_state import HarmlessLines, RunState, UnusualLine
+from ipexctl.model.text import printable
 
 UNUSUAL_LIMIT = 200  # unusual lines held; the oldest make room
 _LINE = 400  # characters of a line
@@ -16,6 +17,9 @@ _WORDS = r"Warning|WARN|Error|ERROR|Exception|Traceback|FATAL|Killed|nan\b(?<!\w
 _UNUSUAL_WORDS = re.compile(_WORDS)
 _ODD_OR_KNOWN = re.compile(_WORDS + r"|\[Gloo\]|My guessed rank")
 _ROUTINE = re.compile(r"%\||\b(?:INFO|DEBUG)\b|^\[?I\d{4} ")  # bars and reports on standard error
+
+# What Python writes of an exception that ends no script: its process may end with 0.
+_BESIDE = re.compile(r"Exception in (thread )|Exception ignored in atexit|Error in atexit\._run_exitfuncs")
 
 # What differs between lines that mean the same: time stamps, addresses, process and rank numbers of loggers.
 _VARIABLE = re.compile(
@@ -32,6 +36,7 @@ class UnusualReader:
         self._state = state
         self._heads: dict[int, UnusualLine | HarmlessLines | None] = {}  # of each rank's error output
         self._tracebacks: dict[int, int] = {}  # lines of a traceback whose last line is still to come
+        self._beside: dict[int, str] = {}  # where the exception of the next traceback of a rank was raised
 
     def read_line(self, rank: int, stream: str, line: str, *, routine: bool) -> None:
         """Looks at one line; ``routine``: it has figures."""
@@ -56,8 +61,12 @@ class UnusualReader:
                 return
             entry = self._get_entry(line, rank)
             entry.more = max(entry.more, self._tracebacks.pop(rank))
+            if (where := self._beside.pop(rank, "")) and not self._state.uncaught:
+                self._state.uncaught = rank, f"{where}: {printable(line.strip(), 120)}"
             self._heads[rank] = None
             return
+        if beside := _BESIDE.match(line):
+            self._beside[rank] = "in a thread" if beside[1] else "at its exit"
         head = self._heads.get(rank)
         code = find_harmless(line)
         if code is not None:

@@ -46,7 +46,7 @@ def make_verdict(page: RunPage) -> RunVerdict:
         return RunVerdict("bad", headline, (*_list_last_words(rank), *stall), details)
     if run.good:
         # All is done, and not by all of them, or not well.
-        lost = run.unchecked or run.lost_loss or any(host.lost for host in page.hosts)
+        lost = run.unchecked or run.lost_loss or run.uncaught or any(host.lost for host in page.hosts)
         headline = f"{many} ended well after {after}{run_screen.name_flaws(run)}"
         return RunVerdict("warn" if lost or run.separate else "good", headline, stall, details)
     if run.reason == "stopped" and run.detail in STUDY_ENDS:

@@ -68,6 +68,13 @@ def test_a_backend_that_the_script_chose_stands_on_the_card() -> None:
     assert "  backend  gloo\n0 processes left on 2 hosts" in ending(e.BackendChosen("gloo"), *well)
 
 
+def test_an_exception_in_a_thread_stands_behind_a_good_end() -> None:
+    trace = b'Traceback (most recent call last):\n  File "a.py", line 3, in save\nOSError: [x]\n'
+    output = e.Output(1, "a", "err", b"Exception in thread Thread-1 (save):\n" + trace)
+    text = ending(output, *WELL, e.RunEnded("k7", "done"), PROVED).replace("\n ", "")
+    assert "ended well after 6.0 s, but rank 1 on a had an exception in a thread: OSError: [x]" in text
+
+
 def test_the_end_card_repeats_a_stall_that_was_not_overcome() -> None:
     stall = e.Stalled((2,), 60.0, "some", {})
     message = e.Message("no progress for 60 s: rank 2 on b silent", "warning", code="stalled")
