@@ -115,7 +115,6 @@ class ConnectionAttempt(NamedTuple):
 
 
 Attempts = NamedTuple("Attempts", [("attempts", List[ConnectionAttempt])])
-MarkedDirectories = NamedTuple("MarkedDirectories", [("directories", List[str])])
 SeenMarkerFiles = NamedTuple("SeenMarkerFiles", [("seen", Dict[str, List[str]])])  # their names, by directory
 
 

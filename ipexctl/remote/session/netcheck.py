@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Dict, List, Optional
 
-from ipexctl.protocol.session import Attempts, ConnectionAttempt, MarkedDirectories, Ports, SeenMarkerFiles
+from ipexctl.protocol.session import Attempts, ConnectionAttempt, Ports, SeenMarkerFiles
 from ipexctl.remote.session.loop import call_by_name, serve_requests
 
 LARGE_MESSAGE = 64 << 10  # bytes that no single packet holds
@@ -178,18 +178,13 @@ def find_path_mtu(target: Dict[str, Any], token: str, mtu: int) -> Optional[int]
     return None
 
 
-def leave_marker_file(directories: List[str], name: str) -> MarkedDirectories:
-    """Leaves an empty file in each directory until the session ends; the directories where that worked."""
-    marked = []
+def leave_marker_file(directories: List[str], name: str) -> None:
+    """Leaves an empty file in each directory where that works, until the session ends."""
     for directory in directories:
         path = os.path.join(directory, name)
-        try:
+        with suppress(OSError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except OSError:
-            continue
-        MARKER_FILES.append(path)
-        marked.append(directory)
-    return MarkedDirectories(marked)
+            MARKER_FILES.append(path)
 
 
 def find_marker_files(directories: List[str], names: List[str]) -> SeenMarkerFiles:

@@ -14,7 +14,7 @@ from ipexctl.model.events import Workflow
 from ipexctl.model.facts import NETWORK_FILE_SYSTEMS, Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import printable
-from ipexctl.protocol.session import Attempts, ConnectionAttempt, MarkedDirectories, Ports, SeenMarkerFiles
+from ipexctl.protocol.session import Attempts, ConnectionAttempt, Nothing, Ports, SeenMarkerFiles
 from ipexctl.verbs.doctor.host_sessions import HostSessions, find_pythons
 
 _ATTEMPT_TIMEOUT = 3.0  # seconds until an attempt counts as not answered
@@ -43,7 +43,7 @@ def check_network(
         ports = session.call("listen", Ports, address=choices[host].address, token=token)
         if shareable[host]:
             name = _name_marker_file(token, host)
-            session.call("leave_marker_file", MarkedDirectories, directories=shareable[host], name=name)
+            session.call("leave_marker_file", Nothing, directories=shareable[host], name=name)
         return ports
 
     def try_targets(host: str, session: Session, others: Sequence[str], mtu: int) -> list[Pair]:
