@@ -13,7 +13,8 @@ from ipexctl.protocol.mpi_abort import find_aborts
 _CANDIDATE_LIMIT = 64  # ranks that failed first: the cause is among them
 _END_DELAY = 2.0  # seconds by which the end of a process may follow what its peers see of it
 _CRASH_DELAY = 0.25  # the same for one that a signal ended: its sockets are closed before its parent hears of it
-_ENDED_EARLY = "ended-early"  # the entry for ranks that ended well and were missed
+# The entries for ranks that ended well and were missed, for any that others waited for, and for the one that it was.
+_ENDED_EARLY, _LATE, _LATE_RANK = "ended-early", "late", "late-rank"
 
 
 class Cause(Record):
@@ -75,7 +76,7 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
         first = next((each for each in soon if each.evidence.signal and not each.is_symptom), next(aborted, first))
     match = first.match
     if first.is_symptom:
-        match = _match_early_ends(errors, first, ranks) or match
+        match = _match_early_ends(errors, first, ranks) or _match_late_rank(errors, first, ranks) or match
     elif match is None and not first.evidence.exceptions and first.rank.abort is None:
         known = (*(each.match for each in others if each is not first), launcher)
         match = next((other for other in known if other and not other.known.symptom), None)
@@ -101,6 +102,15 @@ def _add_host(match: ErrorMatch, ranks: Sequence[RankOutcome]) -> ErrorMatch:
     who = match.words.get("who")
     hosts = {f"rank {rank.rank}": rank.host for rank in ranks}
     return replace(match, words={**match.words, "who": f"{who} on {hosts[who]}"}) if who in hosts else match
+
+
+def _match_late_rank(errors: KnownErrors, first: _Judged, ranks: Sequence[RankOutcome]) -> ErrorMatch | None:
+    """Returns the entry for the one rank that did not fail where others waited until the time limit of their group."""
+    others = [f"rank {rank.rank}" for rank in ranks if rank.state not in ("failed", "ok")]
+    known = next((known for known in errors if known.code == _LATE_RANK), None)
+    if first.match is None or first.match.known.code != _LATE or len(others) != 1 or known is None:
+        return None
+    return replace(first.match, known=known, words={"who": others[0]})
 
 
 def _match_early_ends(errors: KnownErrors, first: _Judged, ranks: Sequence[RankOutcome]) -> ErrorMatch | None:

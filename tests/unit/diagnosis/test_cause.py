@@ -44,6 +44,19 @@ def test_a_rank_that_waited_too_long_tells_more_than_one_whose_connection_it_clo
     assert judge(failed(1, 5.0, late), failed(0, 5.2, named)) == ([1, 0], "late")
 
 
+def test_the_one_rank_that_did_not_come_in_time_is_named() -> None:
+    late = "RuntimeError: [/x/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation"
+    asleep = replace(failed(2, 6.0), state="stopped")
+    for error in (
+        late,
+        "impi_torch._engine.ImpiTimeout: impi: Timed out waiting 6 s for allreduce #3: rank 2 did not come",
+    ):
+        cause = find_cause(ERRORS, [failed(0, 5.0, error), failed(1, 5.1, PEER), asleep], "")
+        assert cause.diagnosis is not None
+        assert cause.diagnosis.title.startswith("rank 2 on n2 did not come to the same call")
+    assert judge(failed(0, 5.0, late), asleep, replace(asleep, rank=3)) == ([0], "late"), "either of them"
+
+
 def test_a_rank_that_is_named_is_named_with_its_host() -> None:
     left = failed(0, 5.0, "impi_torch._launch.ImpiError: impi: allreduce #4: rank 3 left the group without it")
     diagnosis = find_cause(ERRORS, [left, replace(failed(3, 9.0), state="stopped")], "").diagnosis
