@@ -73,6 +73,8 @@ class Inspection(NamedTuple):
 LockOwner = NamedTuple("LockOwner", [("user", str), ("host", str), ("pid", int), ("since", float)])
 # Bytes that a build needs, and those that are free, at a path.
 Shortage = NamedTuple("Shortage", [("need", int), ("free", int), ("at", str)])
+# Directories in which this account can make environments, and the bytes free there.
+RoomyPlaces = NamedTuple("RoomyPlaces", [("places", Dict[str, int])])
 SeenTokens = NamedTuple("SeenTokens", [("seen", List[str])])
 Cleaned = NamedTuple("Cleaned", [("removed", int)])
 Offer = NamedTuple("Offer", [("port", int), ("token", str)])  # of the host's own HTTP server

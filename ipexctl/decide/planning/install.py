@@ -61,6 +61,21 @@ class Plan(Record):
         return tuple(host for host, step in self.steps.items() if step.do == "build")
 
 
+def advise_place(places: Sequence[Mapping[str, int]], lock: Lock) -> str:
+    """Returns where an environment can be: a directory in which the account can make it on all hosts, of which each
+    has such ``places`` with free bytes; or what to ask for."""
+    need = estimate_unpacked(lock.wheels) + lock.size
+    free = {path: min(each.get(path, 0) for each in places) for path in (places[0] if places else ())}
+    path = max(free, key=lambda path: min(free[path], 4 * need), default="")  # the home where it has plenty
+    if path and free[path] >= need:
+        text = f"a place that this account can write on these hosts, with {format_size(free[path])} free:"
+        return advise("install", "--venv", f"{path}/ipexctl", text=text)
+    return (
+        f"no directory that this account can write on all of these hosts has {format_size(need)} free: ask their"
+        " administrator for one, and give it as --venv"
+    )
+
+
 def choose_venv(named: str | None, inventory: Inventory, facts: Mapping[str, Facts]) -> str:
     """Returns the one absolute path of the environment: ``named``, or that of the hosts. It is one because mpiexec
     starts its helper on every host by the path it has on the head. Raises `UsageError` (exit 4) if there is none."""

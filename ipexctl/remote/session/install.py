@@ -78,7 +78,7 @@ class InstallSession(relay.FileRelay):
         self.target = os.path.join(self.base, arguments.pop("id", ""))
         if name in CHANGES and self.lock_file < 0:
             raise SessionError("state", "%s is not allowed without the lock" % name)
-        if name != "inspect":  # which tells of it
+        if name not in ("inspect", "find_places"):  # which tell of it
             check_store(self.base)
         return getattr(self, name)(**arguments)
 
@@ -138,6 +138,20 @@ class InstallSession(relay.FileRelay):
             visible=[item["path"] for item in files if relay.get_readable_size(item["path"]) == item["size"]],
             unreachable=["%s:%s" % tuple(origin) for origin in find_unreachable(origins)],
         )
+
+    def find_places(self) -> messages.RoomyPlaces:
+        """Returns where this account can make environments: at its home, and in directories of its own on disks."""
+        home = os.path.realpath(os.path.expanduser("~"))
+        places: Dict[str, int] = {}
+        for directory in [home, *USUAL_PLACES, *list_mounts()]:
+            if not os.path.isdir(directory):
+                continue
+            is_own = os.stat(directory).st_uid == os.getuid()
+            place = directory if is_own else os.path.join(directory, get_user_name())
+            near = find_nearest_directory(place)
+            if not find_obstacle(near) and not find_store_fault(os.path.join(place, "ipexctl.d")):
+                places[place] = measure_room(near)[0]
+        return messages.RoomyPlaces(places)
 
     def is_linked(self) -> bool:
         """Returns whether the link leads to an environment of ours."""
@@ -471,6 +485,22 @@ def get_user_name() -> str:
 def find_mount(path: str) -> str:
     path = os.path.realpath(path)
     return path if os.path.ismount(path) else find_mount(os.path.dirname(path))
+
+
+USUAL_PLACES = ("/scratch", "/data", "/work", "/local", "/srv", "/opt", "/var/tmp")  # where hosts often have room
+MOUNTS = 32  # file systems that are looked at
+PASSING = ("tmpfs", "devtmpfs", "ramfs", "overlay", "squashfs", "iso9660")  # kinds that are gone, or no disk
+
+
+def list_mounts() -> List[str]:
+    """Returns where disks and network file systems are mounted."""
+    try:
+        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
+            rows = [line.split()[1:3] for line in mounts]
+    except OSError:
+        return []
+    kept = [path for path, kind in rows if kind not in PASSING and not path.startswith(("/proc", "/sys", "/dev"))]
+    return [path for path in kept if "\\" not in path and path != "/"][:MOUNTS]
 
 
 def find_obstacle(path: str) -> str:

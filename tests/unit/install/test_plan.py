@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ipexctl.decide.planning.install import (
+    advise_place,
     choose_venv,
     format_pylock,
     group_hosts_by_tokens,
@@ -108,6 +109,18 @@ def test_a_place_that_is_not_ours_and_a_full_disk_are_failures_of_that_host_only
     assert [(failure.host, failure.code) for failure in failures] == [("a", "foreign"), ("b", "no-space")]
     assert failures[1].what == "no space left: need 524 MiB, 150 MiB free in /home"
     assert list(made.steps) == ["c"]
+
+
+def test_another_place_is_one_that_every_host_has_room_in() -> None:
+    first, second = {"/home/ann": 1 << 30, "/scratch/ann": 8 << 30}, {"/home/ann": 2 << 30, "/data/ann": 8 << 30}
+    hint = advise_place([first, second], LOCK)
+    assert hint.splitlines() == [
+        "a place that this account can write on these hosts, with 1.0 GiB free:",
+        "ipexctl install --venv /home/ann/ipexctl",
+    ]
+    none = advise_place([first, {"/home/ann": 1 << 20}], LOCK)
+    assert none.startswith("no directory that this account can write on all of these hosts has ")
+    assert advise_place([first, {}], LOCK) == none
 
 
 def test_wheels_that_come_from_the_controller_need_room_beside_the_environment() -> None:

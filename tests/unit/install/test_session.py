@@ -152,6 +152,23 @@ def in_process(venv: Path) -> Iterator[Callable[..., Any]]:
         session.end()
 
 
+def test_places_for_an_environment_are_those_that_the_account_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, shared, open_to_all = tmp_path / "home", tmp_path / "shared", tmp_path / "open"
+    for directory in (home, shared, open_to_all):
+        directory.mkdir()
+    shared.chmod(0o555 if os.getuid() else 0o755)
+    open_to_all.chmod(0o777)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr(install, "USUAL_PLACES", (str(shared), str(open_to_all), str(tmp_path / "none")))
+    monkeypatch.setattr(install, "list_mounts", list)
+    with in_process(tmp_path / "env") as call:
+        places = call("find_places").places
+    assert (str(home) in places, str(open_to_all) in places) == (True, False)
+    assert places[str(home)] > 1 << 20
+
+
 REFUSED = r"belongs to another user|is a symbolic link"
 
 
