@@ -35,7 +35,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO, Callable, Dict, List, Optional, Set, Tuple
 
 from ipexctl.protocol import session as messages
-from ipexctl.protocol.paths import MARKER
+from ipexctl.protocol.paths import AGENTS, MARKER, RUNS
 from ipexctl.protocol.session import SessionError
 from ipexctl.remote.agent import procs
 from ipexctl.remote.session import relay
@@ -422,6 +422,11 @@ class InstallSession(relay.FileRelay):
                 report_progress(removed, total)
         if os.path.lexists(self.base):
             raise SessionError("residue", "%s could not be removed" % self.base)
+        home, above = os.path.expanduser("~"), os.path.dirname(self.base)
+        made = [os.path.join(home, path) for path in (AGENTS, RUNS, os.path.dirname(RUNS))]
+        for path in [*made, *([above] if os.path.basename(above) == "ipexctl" else [])]:
+            with suppress(OSError):  # it is not empty, or not there
+                os.rmdir(path)
         return messages.Removed([], ids)
 
 

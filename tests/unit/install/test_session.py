@@ -152,6 +152,18 @@ def in_process(venv: Path) -> Iterator[Callable[..., Any]]:
         session.end()
 
 
+def test_an_uninstall_takes_its_empty_directories_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in (".local/share/ipexctl/env.d/x", ".local/state/ipexctl/runs", ".local/state/ipexctl/agents/kept"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / ".local/share/ipexctl/env.d/x/ipexctl.json").write_text("{}")
+    with in_process(tmp_path / ".local/share/ipexctl/env") as call:
+        assert call("remove") == Removed([], ["x"])
+    left = {str(path.relative_to(tmp_path)) for path in (tmp_path / ".local").rglob("*")}
+    assert left == {".local/share", ".local/state", ".local/state/ipexctl", *(
+        f".local/state/ipexctl/{name}" for name in ("agents", "agents/kept"))}  # fmt: skip
+
+
 def test_places_for_an_environment_are_those_that_the_account_can_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
