@@ -134,6 +134,9 @@ def _expand_names(tree: HostTree, word: Word, words: dict[str, Word]) -> list[st
         if tree.open:
             what = f"':{printable(slots)}' is a port in an Ansible inventory and slots in a hostfile"
             problems.add(at, what, value=host_text, hint="write port=N or slots=N")
+        elif slots == "22" and host_text != word.text:  # user@host:22, as rsync and others write it
+            what = "':22' behind a user may be slots or the port of SSH"
+            problems.add(at, what, value=word.text, hint="write port=22 or slots=22")
         elif why := validators.slots(slots):
             hint = None
             if slots.isdigit() and not validators.port(slots):

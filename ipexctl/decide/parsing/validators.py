@@ -68,6 +68,8 @@ def host(text: str) -> str | None:
         return "host has an empty part, or one that begins with a dash"
     if labels[-1].isdigit() and not is_address(text):
         return "host is neither a name nor an IPv4 address"
+    if re.fullmatch(r"(?:[0-9]+\.){3}[0-9]+-[0-9]+", text):
+        return "a range of addresses is written in brackets: 10.0.0.[1-3]"
     if text.lower() == "xxx.xxx.xxx.xxx":
         return "host is a placeholder: write the address of the machine"
     return None
