@@ -466,7 +466,8 @@ def make_screen_sink(
         from ipexctl.show.live import Live
 
         detach = console.interrupts.detach.set if options.detachable else None
-        return Live(out, err, on_detach=detach, speed=speed, keys=keys, lock=lock)
+        asking = console.interrupts.asking
+        return Live(out, err, on_detach=detach, speed=speed, keys=keys, lock=lock, held=asking)
     return sinks.Plain(out, err, raw=options.raw, label="host" if options.label_hosts else "rank")
 
 
@@ -479,16 +480,23 @@ def read_known_errors() -> KnownErrors:
     return parse_known_errors(tables, parse_import_table(parse_toml(read_data("imports.toml"))).distributions)
 
 
+_ERASE_SECONDS = 0.3  # in which a live screen takes itself away
+
+
 def ask_passphrase(question: str, interrupts: Interrupts) -> str | None:
     """The answer to ``question``, typed without an echo; None where there is no terminal, and after a signal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return None
     before = termios.tcgetattr(sys.stdin)
     termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, [*before[:3], before[3] & ~termios.ECHO, *before[4:]])
+    interrupts.asking.set()
+    time.sleep(_ERASE_SECONDS)
     print(question, end="", file=sys.stderr, flush=True)
     try:
         while not (interrupts.arrived or select.select([sys.stdin], [], [], 0.1)[0]):
             pass
         return None if interrupts.arrived else sys.stdin.readline().rstrip("\n")
     finally:
+        print(file=sys.stderr, flush=True)  # nothing of the answer is echoed, its end neither
+        interrupts.asking.clear()
         termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, before)

@@ -16,6 +16,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.detach = threading.Event()  # somebody asked to let go of the run that is watched
+        self.asking = threading.Event()  # a question has the terminal
         self.lost_loss = ""  # the sentence, once the loss of the run that is watched is no number
         self.slow = False  # the run that is watched has become slow
         self.arrived = False  # whether there was any signal yet

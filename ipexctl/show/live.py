@@ -38,7 +38,7 @@ class Live:
     """The sink for a terminal, with keys where standard input is one. ``on_detach`` is called once, from the drawing
     thread, when the user detaches from a run; without it that key does nothing. Without ``keys`` no key is read,
     as for a saved run. Our own talk also goes to ``err`` where that is not a terminal. ``lock`` is held by whoever
-    changes the state, and by the drawing thread while it reads it.
+    changes the state, and by the drawing thread while it reads it. While ``held`` is set nothing is drawn.
 
     What stays after the end (warnings, failures, answers, the run's card) is printed above the live part."""
 
@@ -56,6 +56,7 @@ class Live:
         speed: float = 1.0,
         keys: bool = True,
         lock: "threading.Lock | None" = None,
+        held: "threading.Event | None" = None,
     ) -> None:
         self._out = out
         self._talk = err if err is not None and not err.isatty() else None
@@ -71,7 +72,7 @@ class Live:
         self._above: list[RenderableType] = []
         self._failures = PendingFailures()
         self._last = (0.0, 0.0)  # stamp of the last event, and our clock then
-        self._lock = lock or threading.Lock()
+        self._lock, self._held = lock or threading.Lock(), held or threading.Event()
         self._stop, self._leave, self._left = threading.Event(), threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._painter = Painter(self._console, out)
@@ -172,6 +173,9 @@ class Live:
         try:
             while not self._stop.is_set():
                 while not (self._leave.is_set() or self._stop.wait(self.RATE)):
+                    if self._held.is_set():
+                        self._painter.erase()
+                        continue
                     self._press()
                     self._draw()
                 self._painter.erase()

@@ -327,7 +327,8 @@ def test_an_encrypted_key_is_never_asked_for_unless_that_was_allowed(
     assert links.open(server.host("twin", key=str(key))).run(UNAME).ok
     assert asked == [f"Passphrase of {key}: "], "asked once for all hosts"
     wrong = Links(known_hosts=server.known_hosts, config=None, ask=lambda question: "wrong")
-    assert "the passphrase is wrong" in failure(wrong, server.host(key=str(key))).what
+    refused = failure(wrong, server.host(key=str(key)))
+    assert ("the passphrase is wrong" in refused.what, refused.code) == (True, "passphrase")
 
 
 @pytest.mark.parametrize("kind", ["rsa", "ecdsa"])

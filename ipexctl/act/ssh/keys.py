@@ -155,7 +155,7 @@ class PrivateKeys:
             try:
                 key = _load_private_key(place, passphrase)
             except (paramiko.SSHException, ValueError):
-                return UnusableKey(f"key {path}: the passphrase is wrong")
+                return UnusableKey(f"key {path}: the passphrase is wrong", "passphrase", _suggest_agent(path))
         except (paramiko.SSHException, ValueError, OSError) as error:
             return UnusableKey(f"key {path} cannot be read: {error}")
         return Key(f"{path} ({compute_fingerprint(key.asbytes())})", key)

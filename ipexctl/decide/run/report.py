@@ -74,7 +74,8 @@ def complete_failure(state: RunState, failure: Failure) -> Failure:
         hint = advise("doctor")
     if failure.code == "passphrase" and command.words:
         text = f"give it to an agent ({hint}), or type the passphrase when asked:"
-        hint = Hint([command.words[0], "--ask-pass", *command.words[1:]], text)
+        words = [word for word in command.words if word != "--ask-pass"]
+        hint = Hint([words[0], "--ask-pass", *words[1:]], text)
     if command.verb == "install":
         hint = repeat_command(hint, command.words)
     hint = complete_hint(hint, state.selection_flags)

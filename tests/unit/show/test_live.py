@@ -2,6 +2,7 @@
 
 import io
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -84,6 +85,27 @@ def live(stream: Iterable[Stamped], width: int = 80, height: int = 24) -> tuple[
     assert sink.error is None
     text = raw.getvalue().decode()
     return text, as_text(read_screen(text.encode(), width, height, whole=True)).splitlines()
+
+
+def test_a_question_has_the_terminal_to_itself() -> None:
+    raw, held = Terminal(), threading.Event()
+    pipe = Pipe(raw)
+    sink = Live(pipe, console=make_console(pipe, 80, 24), held=held)
+    feeder = streams.Feeder(sink)
+
+    def read_frame() -> str:
+        return as_text(read_screen(raw.getvalue(), 80, 24)).strip()
+
+    feeder.handle_event(Stamped(streams.START, e.Started("doctor", "2 hosts", ("a", "b"))))
+    feeder.handle_event(Stamped(streams.START, e.StepStarted("a", "probe")))
+    wait(lambda: "probe" in read_frame())
+    held.set()
+    wait(lambda: not read_frame())
+    time.sleep(Live.IDLE + 2 * Live.RATE)
+    assert not read_frame()
+    held.clear()
+    wait(lambda: "probe" in read_frame())
+    sink.close()
 
 
 @cache  # they are the same for terminals of every size
