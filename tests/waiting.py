@@ -13,5 +13,5 @@ def wait(
     while not true():
         waited = time.monotonic() - begun
         assert waited < timeout, otherwise() or f"not within {timeout} s"
-        time.sleep(max(pause, min(waited / 20, 0.25)))
+        time.sleep(max(pause, min(waited / 20, 12 * pause)))
     return time.monotonic() - begun

@@ -140,8 +140,7 @@ def test_the_launches_of_a_study_are_lines_and_no_areas(browser: Browser, pages:
     assert set(fills) == {"none"}
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1400, True)], ids=["narrow-light", "wide-dark"])
 @pytest.mark.parametrize(
     "name", [*(f"{kind}-2" for kind in KINDS), "good-64", "failed-64", "comparison", "study", *RECORDED]
 )

@@ -47,7 +47,6 @@ class Spec:
     networks: tuple[str, ...] = (LAN,)
     docker: bool = False
     users: tuple[str, ...] = ()
-    home_mib: int | None = None  # /root is a memory file system of this size; it does not survive a power cut
     root: str = "/"  # what its disk begins with: that of this machine, or of another installation
     files: tuple[tuple[str, str], ...] = ()  # path and text of what its kernel says otherwise than ours
 
@@ -276,7 +275,8 @@ class Cluster(AbstractContextManager["Cluster"]):
         return self.read(host, "/var/log/sshd.log").decode("utf-8", "replace")
 
     def small_home(self, host: str, mib: int) -> None:
-        """From now on /root is an empty memory file system of this size (with the controller's key in it)."""
+        """From now on, to the next power cut, /root is an empty memory file system of this size (with the controller's
+        key in it)."""
         done = self.exec(host, ["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=700", "tmpfs", "/root"])
         if done.returncode:
             raise RuntimeError(done.stderr)
@@ -499,9 +499,6 @@ class Cluster(AbstractContextManager["Cluster"]):
             output = (host.disk / "console").read_text(errors="replace")
             self._stop(host)
             raise RuntimeError(f"{spec.name} does not boot: {output.strip() or error}") from error
-        if spec.home_mib is not None:
-            self._hosts[spec.name] = host
-            self.small_home(spec.name, spec.home_mib)
 
     def _tell(self, host: str, word: str) -> None:
         self.init(host)

@@ -66,7 +66,7 @@ def run(group: tuple[str, ...], fault: str, *more: str) -> tuple[str | Path, ...
     return ("run", *group, "--ppn", "1", *more, SCRIPT, fault)
 
 
-@over("impi")
+@over()
 def test_a_host_at_half_speed(desk: Workspace, hosts: Cluster, group: tuple[str, ...]) -> None:
     with on_screen(desk, *run(group, "slow")) as terminal:
         expect(terminal, STEP.pattern)

@@ -64,7 +64,7 @@ def test_a_replica_that_is_killed_is_started_again_while_others_answer(workspace
     for pid in first:
         os.kill(pid, signal.SIGKILL)
     assert [ask(hosts, "still there")[0] for _ in range(5)] == [200] * 5
-    wait(lambda: call(hosts, "/health")[1] == {"replicas": [0, 1, 2]}, 60)
+    wait(lambda: call(hosts, "/health")[1] == {"replicas": [0, 1, 2]}, 60, pause=0.5)
     assert not {*first} & {*running(hosts, "node0", "--replica")}
     assert ask(hosts, "and back") == (200, 0)
     chat = call(hosts, "/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]})

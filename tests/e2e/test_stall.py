@@ -23,7 +23,7 @@ def test_a_rank_that_hangs_is_the_odd_one_named(workspace: Workspace, hosts: Clu
     assert not find_orphans(hosts)
 
 
-@over("gloo")
+@over()
 def test_ranks_in_different_collectives_are_named(workspace: Workspace, hosts: Cluster, group: tuple[str, ...]) -> None:
     """Before --stall-warn: they can never meet."""
     words = ("run", *group, "--ppn", "1", "--time-limit", "45")

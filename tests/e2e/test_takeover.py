@@ -102,20 +102,6 @@ def fail_and_end(command: Started, hosts: Cluster, begins: str) -> None:
     assert not find_orphans(hosts)
 
 
-@over()
-def test_node0_that_was_cut_off_joins_the_next_restart(start: Start, hosts: Cluster, group: tuple[str, ...]) -> None:
-    timings = {"IPEXCTL_TIMINGS": json.dumps({**json.loads(QUICK["IPEXCTL_TIMINGS"]), "rejoin": 25.0})}
-    detached = start(*RUN, *group, "--detach", "--min-hosts", "2", RANKS / "survive.py", **timings).end(60.0)
-    assert detached.code == 0, detached
-    await_output(hosts, "node0", b"start 0, rank 0 of 3")
-    with hosts.cut("node0"):
-        await_output(hosts, "node1", b"start 1, rank 0 of 2")
-    attached = start("attach")
-    attached.until("0│start 0, rank 0 of 3", "0│start 1, rank 0 of 2")
-    attached.until("[node0] is back, and can take part in the next restart")
-    fail_and_end(attached, hosts, "start 2, rank 0 of 3, before None")
-
-
 @over("none")
 def test_a_keeper_that_dies_is_replaced_and_its_host_takes_part(
     start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]

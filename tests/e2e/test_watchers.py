@@ -65,7 +65,7 @@ def test_the_profile_of_a_detached_run_comes_at_attach(workspace: Workspace, hos
     """Also where the run has ended: its traces wait on each host."""
     workspace.succeed(*RUN, "--detach", "--profile", "3:4", ROOT / "tests/integration/ranks/profiled/train.py")
     other = Workspace(hosts, tmp_path / "other")
-    wait(lambda: [one["state"] for one in runs(other)] == ["ended"], 60.0)
+    wait(lambda: [one["state"] for one in runs(other)] == ["ended"], 60.0, pause=1.0)
     other.succeed("attach")
     profile = read_profile(other.records[-1])
     assert [(rank.rank, rank.host, rank.steps) for rank in profile.ranks] == [(n, f"node{n}", 2) for n in range(3)]
@@ -75,7 +75,7 @@ def test_the_profile_of_a_detached_run_comes_at_attach(workspace: Workspace, hos
 def test_logs_gives_a_ranks_bytes_with_nothing_added(workspace: Workspace, hosts: Cluster, tmp_path: Path) -> None:
     assert workspace(*RUN, "--detach", ACTOR, "bytes", LEDGER).code == 0
     other = Workspace(hosts, tmp_path / "other")
-    wait(lambda: [one["state"] for one in runs(other)] == ["ended"], 60.0)
+    wait(lambda: [one["state"] for one in runs(other)] == ["ended"], 60.0, pause=1.0)
     for rank in range(3):
         ledgers = tuple(hosts.read(f"node{rank}", f"{LEDGER}/{rank}.{stream}") for stream in ("out", "err"))
         assert other.raw("logs", "--rank", str(rank)) == ledgers

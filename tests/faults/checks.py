@@ -9,7 +9,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,7 +70,6 @@ class Checks:
     path: Path  # where its controllers live
     workspaces: list[Workspace] = field(default_factory=list)
     secrets: dict[str, tuple[Path, ...]] = field(default_factory=dict)
-    _may_stay: set[int] = field(default_factory=set)
     _seen: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -79,10 +78,6 @@ class Checks:
     def secret(self, value: str, *known: Path) -> None:
         """From now on no command line and no file may hold this, but the files ``known``."""
         self.secrets[value] = known
-
-    def may_stay(self, pids: Iterable[int]) -> None:
-        """Processes (ids on this machine) that stay by intent: the case says so to its user."""
-        self._may_stay |= set(pids)
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
@@ -127,9 +122,8 @@ class Checks:
         for host in self.cluster.names:
             before, now = self._before[host], look(self.cluster, host)
             marked = {p.pid for p in self.cluster.processes(host) if RUN_ENV in p.environ}
-            stay = {p.pid for p in self.cluster.processes(host) if p.outer in self._may_stay}
             for pid, argv in now.processes:
-                if pid not in stay and ((pid, argv) not in before.processes or pid in marked):
+                if (pid, argv) not in before.processes or pid in marked:
                     actual.append(f"{host}: {pid} {' '.join(argv)[:200]}")
             actual += [f"{host}: port {port}" for port in now.listening - before.listening]
             actual += [f"{host}: {place}" for place in now.temporary - before.temporary]
@@ -139,7 +133,7 @@ class Checks:
     def _find_unfinished(self, host: str) -> Iterator[str]:
         """Directories of runs, and trees in the making."""
         runs = self.cluster.path(host, f"/root/{RUNS}")
-        if runs.is_dir() and not self._may_stay:
+        if runs.is_dir():
             yield from (f"{RUNS}/{each.name}" for each in runs.iterdir() if not each.name.startswith(LOCK))
         for top, names, _ in os.walk(self.cluster.path(host, "/root")):
             yield from (f"{top}/{name}" for name in names if name.startswith(PART))

@@ -31,7 +31,6 @@ from tests.wheels import Index, serving
 
 ROOT = Path(__file__).parents[2]
 BALLAST = 8 << 20
-NAMES = ("node0", "node1")
 BEFORE = "before"  # every host must still have the old one
 CLOSE = (
     "close"  # as before, but a controller that lives may have told the other host to switch, not knowing of the death
@@ -128,7 +127,6 @@ def healed(site: Site, index: Index, version: str) -> Played:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("whom", WHOM)
 def test_wherever_an_install_dies_the_old_environment_works_and_the_next_install_heals(site: Site, whom: str) -> None:
-    site.inventory = Inventory(tuple(site.inventory[name] for name in NAMES))
     old, new = "2.8.0", "2.9.0"
     with serving(Index([wheels.torch(old, ballast=BALLAST), wheels.torch(new, ballast=BALLAST), *OTHERS])) as index:
         assert site.play(index, torch=old).exit == Exit.OK
@@ -138,13 +136,13 @@ def test_wherever_an_install_dies_the_old_environment_works_and_the_next_install
             status = struck(site, index, new, (kind, step, after), whom)
             allowed = {int(Exit.UNREACHABLE)} | ({0} if promise == EITHER else set())
             assert status in ({-signal.SIGKILL} if whom != "installer" else allowed), point
-            result = {works(site.cluster, host) for host in NAMES}
+            result = {works(site.cluster, host) for host in site.names}
             still = promise == BEFORE or (promise == CLOSE and whom != "installer")
             assert result <= ({old} if still else {old, new}), point
             played = healed(site, index, new)
             assert played.exit == Exit.OK, (point, played.failures(), played.refusal)
-            assert {works(site.cluster, host) for host in NAMES} == {new}, point
-            for host in NAMES:
+            assert {works(site.cluster, host) for host in site.names} == {new}, point
+            for host in site.names:
                 assert site.left(host) == [played.answer["id"]], (point, "what was left is gone")
             assert site.play(index, torch=new).answer["changed"] == [], point
             old, new = new, old
@@ -182,7 +180,6 @@ def free_of_installers(cluster: Cluster) -> None:
 def test_killed_at_any_moment_of_the_switch_all_hosts_have_the_old_environment_or_all_the_new(site: Site) -> None:
     """Nothing is done before the hosts are looked at: what a killed controller leaves must be right by itself."""
     versions = ["2.8.0", "2.9.0"]
-    names = site.cluster.names
     times = 20 if os.environ.get("IPEXCTL_DRILLS") else 2
     parts = random.Random(16)
     result: list[str] = []
@@ -204,11 +201,11 @@ def test_killed_at_any_moment_of_the_switch_all_hosts_have_the_old_environment_o
         ]
         running = [("StepStarted", "mark", -max(0.001, moment)) for moment in moments]
         for point in [("StepStarted", "mark", 0.0), *running, ("StepStarted", "tidy", 0.0)]:
-            (old,) = {works(site.cluster, host) for host in names}
+            (old,) = {works(site.cluster, host) for host in site.names}
             (new,) = {*versions} - {old}
             status = struck(site, index, new, point, "controller")
             free_of_installers(site.cluster)
-            now = {works(site.cluster, host) for host in names}
+            now = {works(site.cluster, host) for host in site.names}
             assert len(now) == 1, (point, now)
             assert status in {-signal.SIGKILL, 0}, point
             result.append("new" if now == {new} else "old")

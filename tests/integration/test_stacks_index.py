@@ -32,7 +32,7 @@ ENVIRON = {name: value for name, value in os.environ.items() if name not in {"UV
 SOURCES = replace(read_pip_settings(ENVIRON), extra=(), find_links=(), from_pip=False, limits=Limits(probe=10))
 ELSEWHERE = {(IPEX, "1.10.0"), (IPEX, "1.10.100")}
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
 
 @dataclass(frozen=True)

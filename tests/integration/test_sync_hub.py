@@ -79,25 +79,15 @@ def test_a_run_looks_in_what_was_sent(three: Cluster, workspace: Workspace, tmp_
     light(three, tmp_path / "light")
     script = workspace.path / "show.py"
     script.write_text("import os\nprint([os.environ.get(f'HF_HUB_{name}') for name in ('CACHE', 'OFFLINE')])\n")
-    words = ("run", "--venv", LIGHT, "--ppn", "1")
-    assert workspace(*words, script).code == 0
-    assert workspace.written(0) == b"[None, None]\n"
     result = workspace.succeed("sync", "hf:org/tiny@v2")
     assert "look for models in it alone; --env HF_HUB_OFFLINE=0 lets them download" in result.out + result.err
     refs = dict.fromkeys(("models--org--tiny/refs/main", "models--org--tiny/refs/v2"), 40)
     assert list_files(three, "node1") == {f"models--org--tiny/snapshots/{SECOND}/config.json": 10, **refs}
-    for given, seen in (
-        ((), b"['/root/ipexctl/hub', '1']\n"),
-        (("HF_HUB_OFFLINE=0",), b"['/root/ipexctl/hub', '0']\n"),
-        (("HF_HOME=/scratch/hf",), b"[None, None]\n"),
-    ):
-        result = workspace.succeed(*words, *(f"--env={each}" for each in given), script)
-        assert workspace.written(2) == seen
+    workspace.succeed("run", "--venv", LIGHT, "--ppn", "1", script)
+    assert workspace.written(2) == b"['/root/ipexctl/hub', '1']\n"
     assert f"{CACHE}/models--org--tiny" in {place["path"] for place in workspace("du", "--json").answer["places"]}
     assert workspace("du", "--prune", "--older-than", "0s", "--yes").code == 0
     assert list_files(three, "node2") == {}
-    assert workspace(*words, script).code == 0
-    assert workspace.written(1) == b"[None, None]\n"
 
 
 def test_a_playbook_sends_a_snapshot_to_a_directory_of_its_own(three: Cluster, workspace: Workspace) -> None:

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipexctl.loop import read_known_errors
@@ -27,6 +27,7 @@ def test_an_entry_finds_its_own_messages_and_says_why_and_from_where(entry) -> N
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.code)
+@settings(max_examples=20)  # of each of the entries, and other ones in `make fuzz`
 @given(data=st.data())
 def test_a_line_that_a_pattern_finds_has_one_of_its_words(entry, data) -> None:  # type: ignore[no-untyped-def]
     line = data.draw(st.from_regex(entry.pattern))

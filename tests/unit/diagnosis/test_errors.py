@@ -30,7 +30,6 @@ def diagnose(message: str, signal: int = 0, status: int | None = 1) -> Diagnosis
     return make_diagnosis(match) if match else None
 
 
-TIMED_OUT = "DistNetworkError: The client socket has timed out after 1000ms while trying to connect to ({}, 29500)."
 SOURCES = read_sources(read_catalogue("errors"))
 REAL = read_messages("errors")
 MESSAGES = [pytest.param(known, text, id=known.code) for known in ERRORS for text in REAL[known.code]]

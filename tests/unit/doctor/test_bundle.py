@@ -125,9 +125,6 @@ COMMANDS = read_table("bundle/commands")
 PIECES = read_table("bundle/pieces")
 
 
-SAID = st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=8)
-
-
 @settings(max_examples=150)
 @given(
     st.dictionaries(

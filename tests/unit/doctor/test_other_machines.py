@@ -302,9 +302,6 @@ def test_cores_that_are_off_line_are_not_counted_where_cpuinfo_goes_on_to_state_
     assert result.threads_per_core == 1
 
 
-JOB = "/torque/4711.head"
-
-
 @pytest.mark.parametrize(
     "files",
     read_table("other_machines/the_cpuset_of_a_batch_system_is_reported_wherever_it_stands"),

@@ -297,18 +297,6 @@ def test_what_no_range_of_ports_can_hold_is_a_warning_or_refused() -> None:
 # engines ------------------------------------------------------------------------------------------------------------
 
 
-def test_intel_mpi_is_started_in_its_words() -> None:
-    words = launch().mpiexec
-    assert words[:7] == (
-        "/opt/ai/bin/mpiexec.hydra", "-bootstrap", "ssh", "-bootstrap-exec",
-        "/home/alice/.local/state/ipexctl/runs/r1/shim", "-iface", "eth0",
-    )  # fmt: skip
-    assert "-genvnone" in words
-    assert [words[i + 1] for i, word in enumerate(words) if word in {"-n", "-host"}] == [
-        "2", "h0.ipexctl", "1", "h1.ipexctl",
-    ]  # fmt: skip
-
-
 def test_mpich_is_started_in_its_words_and_sees_none_of_intel_mpi() -> None:
     two = launch(engine="mpich")
     words = two.mpiexec
@@ -317,18 +305,6 @@ def test_mpich_is_started_in_its_words_and_sees_none_of_intel_mpi() -> None:
     assert two.launcher == "MPICH 4.0.2"
     assert {"I_MPI_ROOT", "LD_LIBRARY_PATH"}.isdisjoint(two.head.env)
     assert "I_MPI_PIN" not in two.mpiexec_env
-
-
-def test_open_mpi_is_started_in_its_words() -> None:
-    two = launch(engine="openmpi", first={"user": "root"})
-    words = two.mpiexec
-    settings = {words[i + 1]: words[i + 2] for i, word in enumerate(words) if word == "--mca"}
-    assert settings["plm_rsh_agent"].endswith("/shim")
-    assert (settings["orte_launch_agent"], settings["oob_tcp_if_include"]) == ("/usr/bin/orted", "eth0")
-    assert [words[i + 1] for i, word in enumerate(words) if word == "--host"] == ["h0.ipexctl:2", "h1.ipexctl:1"]
-    assert [value(two, host, "OMPI_MCA_btl_tcp_if_include") for host in (0, 1)] == ["eth0", "ens3"]
-    assert two.mpiexec_env["OMPI_ALLOW_RUN_AS_ROOT"] == "1"
-    assert "OMPI_ALLOW_RUN_AS_ROOT" not in two.nodes[1].proxy_env  # alice there
 
 
 def test_under_open_mpi_oneccl_is_given_its_local_ranks() -> None:

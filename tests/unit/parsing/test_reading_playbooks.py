@@ -164,10 +164,6 @@ def test_everything_wrong_is_reported_at_once_with_its_place() -> None:
     ]
 
 
-_VARIABLES = "".join(f"  a{number}: '{f'${{a{number - 1}}}' * 10}'\n" for number in range(1, 13))
-EACH_TEN_TIMES_THE_ONE_ABOVE = f"vars:\n  a0: {'x' * 100}\n{_VARIABLES}steps: [{{doctor: }}]"
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
