@@ -303,6 +303,14 @@ class RunHistory:
             return dict.fromkeys(self.delays, min([0.0, *self.delays.values()]))
         return self.delays
 
+    def find_end(self, attempt: Attempt) -> float:
+        """When an attempt that is over ended on its head, in the controller's time; what tells it may have waited for a
+        connection."""
+        shift = self.shifts.get(attempt.started.head, 0.0 if attempt.late else None)
+        if attempt.over is None or not attempt.over.at or shift is None:
+            return attempt.over_at
+        return min(attempt.over_at, attempt.over.at + shift)
+
 
 @dataclass(slots=True)
 class RunState:
@@ -381,4 +389,4 @@ class RunState:
         first = self.run.attempts[0]
         if first.late and first.started.at and attempt.over.at:
             return attempt.over.at - first.started.at
-        return attempt.over_at - first.at
+        return self.run.find_end(attempt) - first.at

@@ -297,6 +297,19 @@ def test_the_report_is_json_with_every_host_and_rank() -> None:
     assert (public["exit"], public["ok"], public["run"]["first"]) == (5, False, 2)
 
 
+def test_a_run_ends_when_its_head_ended_it_however_late_that_is_heard() -> None:
+    folds, skew, offline = RunFold(), 900.0, 3600.0
+    for at, begun in ((100.0, STARTED), (101.0, replace(RUN, at=101.0 + skew))):
+        folds.handle_event(Stamped(at, begun))
+    ends: list[Event] = [*(end(rank, at=131.0 + skew) for rank in range(4)), e.RunEnded("r1", "done", at=131.5 + skew)]
+    for event in ends:
+        folds.handle_event(Stamped(131.5 + offline, event))
+    folds.handle_event(Stamped(132.0 + offline, e.Ended("run", Exit.OK)))
+    assert folds.state.took == 30.5
+    run = of_run(make_report(folds.state))
+    assert (run.started, run.ended) == (101.0, 131.5)
+
+
 def test_a_report_can_be_made_at_any_moment() -> None:
     folds = RunFold()
     folds.handle_event(Stamped(1.0, STARTED))

@@ -94,7 +94,7 @@ class _PageBuilder:
         last = run.attempts[-1]
         end = max(self._state.at, begun + 0.1)
         if last.over is not None:
-            end = max(last.over_at, *(rank.ended_at for rank in last.ranks), begun + 0.1)
+            end = max(run.find_end(last), *(rank.ended_at for rank in last.ranks), begun + 0.1)
         waits = self._list_collective_waits(end)
         count = max(len(attempt.ranks) for attempt in run.attempts)
         rows = tuple(self._build_row(rank, end, waits.get(rank, [])) for rank in range(count))
@@ -204,7 +204,7 @@ class _PageBuilder:
             at, what = attempt.lost[rank.host]
             end, result = (at, "lost", f"{rank.host} {what}"), "lost"
         if end is None:
-            return attempt.over_at if attempt.over else following, None, "running"
+            return self._run.find_end(attempt) if attempt.over else following, None, "running"
         return end[0], page.Mark(*end), result
 
     def _list_stage_spans(self, host: str, stages: Iterable[ReachedStage], stop: float) -> list[page.Span]:

@@ -194,11 +194,9 @@ def _find_run_times(state: RunState, run: RunHistory, shifts: Mapping[str, float
     if not run.attempts:
         return 0.0, 0.0 if state.launch_failed else state.at
     first, last = run.attempts[0], run.attempts[-1]
-    started, ended = first.at, last.over_at if last.over else state.at
+    started, ended = first.at, run.find_end(last) if last.over else state.at
     if first.late and first.started.at:
         started = first.started.at + shifts.get(first.started.head, 0.0)
-    if last.late and last.over and last.over.at:
-        ended = last.over.at + shifts.get(last.started.head, 0.0)
     return started, ended
 
 

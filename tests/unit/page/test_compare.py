@@ -164,6 +164,7 @@ def test_two_runs_are_told_apart_by_their_own_words_by_a_slow_host_and_by_their_
             event = replace(event, launch=replace(event.launch, argv=argv))
         if isinstance(event, e.RankStage) and event.stage == "running":
             event = replace(event, at=event.at + 20)
+            stamped = replace(stamped, at=stamped.at + 20)  # as long after that as before
         return replace(stamped, event=event)
 
     first = fold_page(make_run("good"))
