@@ -49,6 +49,13 @@ class Planned(Event):
     launch: PlannedLaunch | None = None
 
 
+class FilesLeftOut(Event):
+    """What patterns keep of a project from being sent, some of it: a path below its root, which of a directory ends in
+    a slash → the same from the current directory."""
+
+    paths: Mapping[str, str]
+
+
 class Message(Event):
     """A sentence of ipexctl itself. ``host`` is empty when it is about the whole command; ``code`` is a stable word for
     programs, where it has one."""

@@ -330,6 +330,7 @@ class RunState:
     failures: list[Failure] = field(default_factory=list)
     findings: dict[Finding, None] = field(default_factory=dict)
     warnings: dict[str, str] = field(default_factory=dict)  # with their codes
+    left_out: Mapping[str, str] = field(default_factory=dict)  # of what was sent last, as in `FilesLeftOut`
     answers: dict[str, tuple[float, AnyAnswer]] = field(default_factory=dict)  # the last of each kind
     attempt: Attempt | None = None  # that of the verb at work
     run: RunHistory = field(default_factory=RunHistory)

@@ -11,11 +11,12 @@ pytestmark = pytest.mark.hosts
 
 RUN = ("run", "--venv", LIGHT, "--ppn", "1", "--limit", "node[0-1]")
 TRAIN = """\
-import os
+import os, sys
 from mypkg import NAME
 from other import NUMBER
 os.makedirs("out", exist_ok=True)
 open("out/result.txt", "w").write(open("conf.txt").read())
+[open(name).close() for name in sys.argv[1:]]
 print("trained", NAME, NUMBER, os.getcwd(), os.path.exists("data"))
 """
 
@@ -43,6 +44,9 @@ def test_a_script_finds_the_modules_of_its_project_and_nothing_of_another(hosts:
     result = workspace.succeed(*RUN, "scripts/train.py")
     assert result.out.count(f"│trained first 7 {place} False") == 2
     assert "left out: data/ (.gitignore, .ipexctlignore, --exclude)" in result.err
+    lacks = workspace(*RUN, "scripts/train.py", "data/big.bin")
+    assert lacks.code == 5, lacks
+    assert f"ipexctl sync data -f {hosts.hostfile} --limit 'node[0-1]'" in lacks.out
     elsewhere = beside(*RUN, "--dry-run", "scripts/train.py")
     assert f"in {find_place(other)}," in elsewhere.out
     result = beside(*RUN, "scripts/train.py")

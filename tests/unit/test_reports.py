@@ -336,6 +336,31 @@ def test_the_fix_of_a_known_error_names_the_hosts_and_the_environment_of_the_com
     assert diagnosis.command == "ipexctl install --with tabulate --with omegaconf -f lab/hosts --limit a,b"
 
 
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("data/tiny/train.bin", "ipexctl sync sub/data/tiny -f lab/hosts"),
+        ("/root/ipexctl/gpt-1a2b/data/tiny/train.bin", "ipexctl sync sub/data/tiny -f lab/hosts"),
+        ("wandb/run/x.pt", "ipexctl sync sub/wandb -f lab/hosts"),
+        ("vocab.json", "ipexctl run --exclude '!/vocab.json' train.py -f lab/hosts"),
+        ("mydata/tiny/train.bin", ""),
+    ],
+)
+def test_a_file_that_was_not_sent_has_the_command_that_sends_it(path: str, command: str) -> None:
+    lost = end(2, 1, 50.0, error=f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'")
+    command_line = e.Started(
+        "run", "train.py", HOSTS, selection_flags=("-f", "lab/hosts"), words=("run", "train.py", "-f", "lab/hosts")
+    )
+    left_out = {name: f"sub/{name.rstrip('/')}" for name in ("data/tiny/train.bin", "wandb/")} | {
+        "vocab.json": "vocab.json"
+    }
+    events = [command_line, e.FilesLeftOut(left_out), *done(lost, reason="rank")[1:]]
+    diagnosis = of_run(fold_with_catalogue(events)).diagnosis
+    assert diagnosis
+    assert (diagnosis.code, diagnosis.command) == ("no-file", command)
+    assert ("on this machine" in diagnosis.why) == bool(command)
+
+
 def test_a_process_without_a_rank_is_known_by_how_it_was_started() -> None:
     error = "ValueError: Error initializing torch.distributed: environment variable RANK expected, but not set"
     for words, option in ((("--per-host",), "--per-host"), (("--instances=2",), "--instances"), ((), "")):

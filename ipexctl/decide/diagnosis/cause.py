@@ -1,11 +1,11 @@
 """Which failed rank is the cause of a run's failure, and what that is known as."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ipexctl.decide.diagnosis.evidence import Evidence, collect_evidence, read_runtime_output
 from ipexctl.decide.diagnosis.known_errors import ErrorMatch, KnownErrors, make_diagnosis, match_evidence
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import Record, field
 from ipexctl.model.reports import Diagnosis, RankOutcome
 from ipexctl.model.text import join_names
 from ipexctl.protocol.mpi_abort import find_aborts
@@ -19,10 +19,11 @@ _ENDED_EARLY, _LATE, _LATE_RANK = "ended-early", "late", "late-rank"
 
 class Cause(Record):
     """The ranks that failed: the one that is the cause, then the others in the order in which they did. What the cause
-    is known as."""
+    is known as, with the words of its message that the entry names."""
 
     failed: tuple[RankOutcome, ...]
     diagnosis: Diagnosis | None
+    words: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Judged(Record):
@@ -81,7 +82,9 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
         known = (*(each.match for each in others if each is not first), launcher)
         match = next((other for other in known if other and not other.known.symptom), None)
     failed.remove(first.rank)
-    return Cause((first.rank, *failed), make_diagnosis(_add_host(match, ranks), host) if match else None)
+    if match is None:
+        return Cause((first.rank, *failed), None)
+    return Cause((first.rank, *failed), make_diagnosis(_add_host(match, ranks), host), match.words)
 
 
 def _find_most_telling(errors: KnownErrors, first: _Judged, others: Sequence[_Judged]) -> _Judged:

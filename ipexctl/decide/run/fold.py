@@ -66,6 +66,8 @@ class RunFold:
                 self._begin_verb(event, at)
             case e.Planned(verb="run"):
                 self._planned = event
+            case e.FilesLeftOut(paths=paths):
+                state.left_out = paths
             case e.PhaseStarted():
                 state.phase = event
             case e.StepStarted(host=host, step=step):

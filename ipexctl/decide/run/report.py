@@ -3,6 +3,7 @@
 0 only when all of it worked; what is not known counts as failed; the order in which events of several hosts arrive does
 not change the exit code."""
 
+import posixpath
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -220,6 +221,11 @@ def _find_cause(
         fix = f"leave out {option}, or give --engine torchrun, which starts the ranks; what each gets: run --dry-run"
     if diagnosis.code in ("package", "module") and (every := next(hints, None)) is not None:
         fix = command = _join_packages(command, every)  # the look before the start knows all that the script lacks
+    if diagnosis.code == "no-file" and (sent := _find_left_out(state, cause.words.get("path", ""))):
+        diagnosis = replace(
+            diagnosis, why="It is on this machine; .gitignore, .ipexctlignore or --exclude leaves it out."
+        )
+        fix = command = sent
     resumed = attempt.started.resumed
     if diagnosis.code == _DAMAGED and resumed and resumed.name:
         diagnosis = replace(diagnosis, title=f"{resumed.name}, which the ranks went on from, is damaged or incomplete")
@@ -229,6 +235,15 @@ def _find_cause(
     fix, command = (complete_hint(text, state.selection_flags) for text in texts)
     why = " ".join([diagnosis.why, *_describe_room(state, cause)]) if diagnosis.code == "disk" else diagnosis.why
     return replace(cause, diagnosis=replace(diagnosis, why=why, fix=fix, command=command))
+
+
+def _find_left_out(state: RunState, path: str) -> Hint | None:
+    """The command that carries a file to where the script looks for it, if the sync left it out."""
+    for name, local_path in state.left_out.items():
+        if f"/{name.rstrip('/')}/" in f"/{posixpath.normpath(path)}/":
+            directory = local_path if name.endswith("/") else posixpath.dirname(local_path)
+            return advise("sync", directory) if directory else _make_command(state, "--exclude", f"!/{name}")
+    return None
 
 
 def _join_packages(command: str | None, every: Hint) -> Hint:

@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from ipexctl.act.inputs import expand_home, is_writable_by_all
@@ -81,8 +82,16 @@ def compile_project_ignore(root: Path, exclude: Iterable[str]) -> Ignored:
         text = _read_text(root / directory / ".gitignore")
         return text if directory else f"{_read_text(root / '.git/info/exclude')}\n{text}"
 
-    patterns = [*_read_text(root / _OWN_IGNORE).split("\n"), *exclude]
+    patterns = [*_read_text(root / _OWN_IGNORE).split("\n"), *chain.from_iterable(map(_take_in_files, exclude))]
     return compile_tree_ignore(patterns, read_gitignore, _list_tracked(root))
+
+
+def _take_in_files(pattern: str) -> tuple[str, ...]:
+    """A directory that is taken back in is so with its files, which patterns for files may leave out."""
+    if not pattern.startswith("!") or not pattern.endswith("/"):
+        return (pattern,)
+    above = "" if "/" in pattern[:-1] else "**/"
+    return pattern, f"!{above}{pattern[1:]}**"
 
 
 def _list_tracked(root: Path) -> set[str]:

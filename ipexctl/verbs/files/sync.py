@@ -17,7 +17,17 @@ from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
 from ipexctl.model import tasks
 from ipexctl.model.answers.files import FailedTransfer, SyncAnswer, SyncedHost
 from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit, split_results
-from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, StepEnded, Workflow, finish_verb
+from ipexctl.model.events import (
+    Answer,
+    Ended,
+    FilesLeftOut,
+    HostFailed,
+    Message,
+    Planned,
+    StepEnded,
+    Workflow,
+    finish_verb,
+)
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory, Link
 from ipexctl.model.hub import parse_hub_reference
@@ -31,6 +41,7 @@ from ipexctl.verbs.files.project import Project, compile_project_ignore, find_pr
 from ipexctl.verbs.files.relay import describe_change, relay_tree
 
 _STEP = "sync"
+_NAMED_LIMIT = 1000  # paths that a report looks at
 
 
 class SyncSource(Record):
@@ -134,6 +145,8 @@ def _copy(
         plans[name] = planning.plan_sync(tree, remote_tree, delete=task.delete, ignored=source.ignored, stale=stale)
     plan_text = planning.format_plans(plans, source.title, source.own)
     yield Planned("sync", plan_text)
+    if source.left_out:
+        yield FilesLeftOut({path: os.path.relpath(tree.root / path) for path in source.left_out[:_NAMED_LIMIT]})
     if task.diff:
         yield from _report_differences(tree, plans, found, inventory, context)
     for name, plan in plans.items():

@@ -154,6 +154,7 @@ def run(
     yield Stamped(at, e.Started("run", "train_ddp.py", hosts, plan="mpirun -n 8 …\n"))
     for host in hosts:
         yield Stamped(at, e.StepStarted(host, "sync"))
+        yield Stamped(at, e.FilesLeftOut({"data/": "data"}))
         at += 0.05
         yield Stamped(at, e.StepEnded(host, "sync", "changed", "3 files"))
     isas = dict.fromkeys(hosts, "AMX")

@@ -133,6 +133,9 @@ def test_what_git_tracks_is_sent_although_its_patterns_match_it(tmp_path: Path) 
     assert list_sent() == {"input.txt", "x.log"}
     assert list_sent("data") == {"x.log"}
     assert list_sent("!data") == {"input.txt", "huge.bin", "x", "x.log"}
+    assert list_sent("!pkg/") == {"input.txt", "huge.bin", "x", "x.log", "y.log"}, (
+        "with files that other patterns match"
+    )
 
 
 def test_results_are_left_out_of_the_next_sync_and_of_git(tmp_path: Path) -> None:
