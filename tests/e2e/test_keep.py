@@ -78,7 +78,7 @@ def test_what_an_earlier_run_left_is_gone_on_from_where_that_is_wanted(workspace
     assert read_starts(workspace, 2) == [("step_2.pt", 2)]
 
 
-@over("gloo")
+@over()
 def test_shards_of_a_lost_host_are_on_another(
     start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
 ) -> None:
