@@ -353,7 +353,11 @@ def test_an_install_that_a_known_error_advises_keeps_the_torch_of_the_hosts(site
             assert re.match(r"torch 2\.8\.0 \+ ", played.plan), (words, played.plan)
             assert not re.search(r"torch 2\.8\.0 →|removes", played.plan), (words, played.plan)
         assert len(commands) >= 12
-        assert refused == ["no-ccl", "no-mpi"]  # the index has not what they need; nothing was changed
+        assert refused == [
+            "no-ccl",
+            "no-mpi",
+            "mpi4py-futures",
+        ]  # the index has not what they need; nothing was changed
         assert set(site.ids()) == {first.answer["id"]}
 
 

@@ -19,8 +19,9 @@ _CAUSE = 0.25  # and from which that is the cause of a slow pace
 _MIN_SAMPLES = 3  # samples in which some ranks wait and some do not
 _BUSY_SHARE = 0.6  # of such samples, in which the slow host does not wait
 _WAITING_SHARE = 0.35  # the same of any other host
-_FAR, _FARTHER = 5.0, 5.0  # milliseconds there and back, and how many times the usual ones, of a slow link
-_RESENT = 0.5  # % of TCP segments from which on many are lost
+_SLOW_DELAY = 5.0  # milliseconds there and back from which on a link may be slow,
+_DELAY_RATIO = 5.0  # if they are so many times the usual ones
+_RESENT_SHARE = 0.5  # % of TCP segments from which on many are lost
 
 
 def note_best_pace(rank: RankState) -> None:
@@ -78,19 +79,23 @@ def _find_slow_link(state: RunState) -> tuple[str, str]:
 
     def describe(host: str, delay: str = "") -> tuple[str, str]:
         share = resent.get(host, 0.0)
-        again = f"{share:.1f} % of its TCP segments are sent again" if share >= _RESENT / 5 else ""
+        again = f"{share:.1f} % of its TCP segments are sent again" if share >= _RESENT_SHARE / 5 else ""
         return host, "; ".join(filter(None, [delay, again]))
 
-    grown = [host for host, delay in delays.items() if delay >= max(_FAR, _FARTHER * _get_least(tables[host], "delay"))]
+    grown = [
+        host
+        for host, delay in delays.items()
+        if delay >= max(_SLOW_DELAY, _DELAY_RATIO * _get_least(tables[host], "delay"))
+    ]
     if len(grown) == len(delays) > 1:
         return describe(head, f"a packet takes {min(delays.values()):.0f} ms to the other hosts and back")
     farthest = max(delays, key=lambda host: delays[host], default="")
     others = [delay for host, delay in delays.items() if host != farthest]
-    if farthest and (delays[farthest] >= max(_FAR, _FARTHER * median(others)) if others else grown):
+    if farthest and (delays[farthest] >= max(_SLOW_DELAY, _DELAY_RATIO * median(others)) if others else grown):
         usual = f", the others {median(others):.3g} ms" if others else ""
         return describe(farthest, f"a packet takes {delays[farthest]:.0f} ms from {head} and back{usual}")
     lossy, *rest = sorted(resent, key=lambda host: -resent[host]) or [""]
-    is_clear = bool(rest) and resent[lossy] >= max(_RESENT, 3 * resent[rest[0]])
+    is_clear = bool(rest) and resent[lossy] >= max(_RESENT_SHARE, 3 * resent[rest[0]])
     return describe(lossy) if is_clear else ("", "")
 
 

@@ -39,6 +39,25 @@ LOOP_POLL = 0.03  # seconds between two looks at them: who waits for Python's lo
 LOOP_TIMEOUT = 10.0  # seconds until the rank goes on all the same
 
 
+def take_signal_in_thread() -> None:
+    """Leaves `STACKS_SIGNAL` to a thread that does nothing else. A signal ends the system call of its thread, which C
+    libraries take for an error, or for the end of a sleep: a rank must not change because it was looked at."""
+    import _thread
+    import signal
+
+    signals = [names.STACKS_SIGNAL]
+
+    def wait() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        lock.acquire()
+        lock.acquire()  # for ever, without Python's own lock
+
+    lock = _thread.allocate_lock()
+    os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, signals))
+    _thread.start_new_thread(wait, ())
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # here, and in the threads and processes that come after
+
+
 class Hooks(names.ModuleHooks):
     def __init__(self, directory: str, rank: str) -> None:
         super().__init__({"torch.distributed": self.wrap_collectives, C10D: self.wrap_rendezvous})
@@ -118,6 +137,10 @@ class Hooks(names.ModuleHooks):
             return
         faulthandler.enable(fd)
         faulthandler.register(names.STACKS_SIGNAL, fd, all_threads=True, chain=False)
+        try:
+            take_signal_in_thread()
+        except Exception:
+            pass  # there may be no more threads: the program's own gets it then
 
     def record_libraries(self) -> None:
         """Which libraries that should be there once are loaded, by the first process of the rank that has torch: after

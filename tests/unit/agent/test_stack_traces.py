@@ -143,3 +143,41 @@ def test_a_rank_that_has_joined_others_tells_its_last_collectives_when_asked(tmp
             assert parse_main_thread(stacks)[0].function == "<module>"
         finally:
             rank.kill()
+
+
+SLEEPS = """
+import ctypes, os, sys
+libc = ctypes.PyDLL(None)  # keeps Python's lock
+print("ready", flush=True)
+left = libc.sleep(3)
+child = os.fork()
+if not child:
+    print("forked", flush=True)
+    left = libc.sleep(60)  # no thread gets it here: the only one does
+    os._exit(int(0 < left <= 60))
+print(left, os.waitpid(child, 0)[1] >> 8, flush=True)
+"""
+
+
+def test_a_rank_is_not_changed_by_being_asked(tmp_path: Path) -> None:
+    """A C function that sleeps, poll()s or connects would end at the signal, with Python's lock held or without it."""
+    (tmp_path / RANKS).mkdir()
+    for name, data in agent.read_hooks().items():
+        (tmp_path / name).write_bytes(data)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), DIRECTORY_ENV: str(tmp_path), RANK_ENV: "0"}
+    with subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.PIPE, text=True, env=env) as rank:
+        assert rank.stdout
+        assert rank.stdout.readline() == "ready\n"
+        wrapper = procs.find_process(os.getpid())
+        assert wrapper
+
+        def ask() -> dict[int, str]:
+            found = collect_stacks(str(tmp_path), {0: wrapper}, SPEC, time.monotonic())
+            return {stack.pid: stack.text for stack in found}
+
+        text = ask()[rank.pid]
+        assert parse_main_thread(text)[0].line == 5, text
+        assert rank.stdout.readline() == "forked\n"
+        forked = ask()
+        assert len([text for pid, text in forked.items() if pid != rank.pid and parse_main_thread(text)]) == 1
+        assert rank.stdout.readline() == "0 1\n", "the whole 3 s; in the child the signal came"
