@@ -64,12 +64,15 @@ class Requirement(Record):
 
     @property
     def fault(self) -> str:
-        """Why it is no requirement, as of a file of another format; empty where it is one, or names a path or URL."""
-        text = re.sub(r"\s+--?\w.*", "", self.text, flags=re.DOTALL)
+        """Why it is no requirement, as of a file of another format; empty where it is one, or names a path or URL, and
+        of an option, which is refused with the other options."""
+        if self.target or self.text.lstrip().startswith("-"):
+            return ""
         try:
-            return "" if self.target else str(PackageRequirement(text) and "")
+            PackageRequirement(re.sub(r"\s+--?\w.*", "", self.text, flags=re.DOTALL))  # without pip's options behind it
         except InvalidRequirement as error:
             return str(error).partition("\n")[0]
+        return ""
 
     @property
     def is_wheel(self) -> bool:
