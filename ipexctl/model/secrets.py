@@ -79,7 +79,8 @@ def mask_names(data: bytes) -> bytes:
     pieces, end = [], 0
     for found in _NAME.finditer(data):
         secret = found.start() >= end and looks_secret((found[1] or found[2]).decode())
-        if secret and b"." in data[found.start() : found.end()] and _POSITION.match(data, found.end()):
+        is_file = b"." in found[0] and found[0].endswith(b":")  # a password of db.password= may have digits alone
+        if secret and is_file and _POSITION.match(data, found.end()):
             continue
         if secret and (value := _VALUE.match(data, found.end())):
             pieces += [data[end : found.end()], MASK]

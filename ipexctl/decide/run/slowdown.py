@@ -94,9 +94,9 @@ def _find_slow_link(state: RunState) -> tuple[str, str]:
     if farthest and (delays[farthest] >= max(_SLOW_DELAY, _DELAY_RATIO * median(others)) if others else grown):
         usual = f", the others {median(others):.3g} ms" if others else ""
         return describe(farthest, f"a packet takes {delays[farthest]:.0f} ms from {head} and back{usual}")
-    lossy, *rest = sorted(resent, key=lambda host: -resent[host]) or [""]
-    is_clear = bool(rest) and resent[lossy] >= max(_RESENT_SHARE, 3 * resent[rest[0]])
-    return describe(lossy) if is_clear else ("", "")
+    lossiest, *less_lossy = sorted(resent, key=lambda host: -resent[host]) or [""]
+    is_clear = bool(less_lossy) and resent[lossiest] >= max(_RESENT_SHARE, 3 * resent[less_lossy[0]])
+    return describe(lossiest) if is_clear else ("", "")
 
 
 def _get_least(table: Mapping[str, Series], name: str) -> float:

@@ -110,6 +110,7 @@ def test_values_of_variables_whose_names_look_secret_are_masked_wherever_they_st
     for text in ("no change of /usr/bin", "secret.yaml:3:8: unknown key", "auth_token.py:12: SyntaxWarning"):
         assert masker.mask_text(text) == text
     assert masker.mask_text("secret.yaml:3:8:x") == "secret.yaml:***", "no position"
+    assert masker.mask_text("db.password=4711: connected") == "db.password=*** connected"
 
 
 def test_what_was_declared_is_masked_in_every_text_of_an_event() -> None:
