@@ -68,6 +68,7 @@ def test_a_process_that_ends_while_it_is_asked_harms_nobody(tmp_path: Path) -> N
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as rank:
         assert rank.stdout
         assert rank.stdout.readline() == "ready\n"
+        wait(lambda: (process := procs.find_process(rank.pid)) and process.state == "S")  # where it can be asked
         threading.Thread(target=rank.wait).start()  # as the wrapper, which leaves nothing of its number
         wrapper = procs.find_process(os.getpid())
         assert wrapper
