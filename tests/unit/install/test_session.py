@@ -438,6 +438,7 @@ def test_an_uninstall_that_is_cut_short_leaves_no_environment_that_looks_whole(t
         child.stdin.write(json.dumps({"do": "remove", "venv": str(tmp_path / "env")}).encode() + b"\n")
         child.stdin.flush()
         while sum(1 for _ in (store / "lib").iterdir()) == 400:
+            assert child.poll() is None, "it ended before it removed anything"
             time.sleep(0.001)
         child.kill()
     assert store.exists(), "it was too quick for this test"
