@@ -498,6 +498,8 @@ def relay(port: int) -> Iterator[Cable]:
         yield cable
         listener.shutdown(socket.SHUT_RDWR)
     for one in sockets:
+        with contextlib.suppress(OSError):  # the other side has closed it
+            one.shutdown(socket.SHUT_RDWR)  # close alone tells the server nothing while a thread waits in recv
         one.close()
 
 
