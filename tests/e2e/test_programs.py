@@ -8,6 +8,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.workspace import LIGHT, RANKS, Workspace, find_orphans, running
+from tests.stock import remove_mpichs_files
 
 TRAIN = """
 import sys, torch, torch.distributed as dist
@@ -108,13 +109,16 @@ def test_torchrun_on_each_host_and_a_module_of_the_project(workspace: Workspace,
     assert not find_orphans(workspace.cluster)
 
 
+@pytest.mark.parametrize("engine", ["impi", "mpich"])
 def test_processes_that_ranks_spawn_begin_in_the_working_directory(
-    workspace: Workspace, hosts: Cluster, stock: str
+    request: pytest.FixtureRequest, workspace: Workspace, hosts: Cluster, stock: str, engine: str
 ) -> None:
+    mpi = () if engine == "impi" else ("--mpi", request.getfixturevalue(engine))
     hosts.exec("node0", ["sh", "-c", "mkdir -p /data/x; ln -s /data/x /w"])  # its name leads to another path there
     shutil.copy(RANKS / "spawn.py", workspace.path)
-    words = ("--venv", stock, "--limit", "node[0-1]", "--ppn", "1", "--workdir", "/w/deep/er")
+    words = ("--venv", stock, *mpi, "--limit", "node[0-1]", "--ppn", "1", "--workdir", "/w/deep/er")
     result = workspace.succeed("run", *words, "spawn.py")
     for name in ("node0", "node1"):
         hosts.exec(name, ["rm", "-rf", "/w", "/data"])
+    remove_mpichs_files(hosts)
     assert (workspace.written(0), workspace.written(1)) == (b"sum 3\n", b"sum 3\n"), result

@@ -1,7 +1,8 @@
 """MPICH from 3 on, whose launcher is Hydra. Its tree of proxies is always flat.
 
 Measured with Debian's 4.0.2 and the wheel of 5.0.2: a label is never resolved, hosts are filled in order, and variables
-of the proxy reach the ranks under ``-genvnone``. The wheel's library uses UCX, Debian's too."""
+of the proxy reach the ranks. Under ``-genvnone`` (as under ``-genvlist``) a rank cannot start more by MPI_Comm_spawn:
+"duplicate setting: genv-prop". The wheel's library uses UCX, Debian's too."""
 
 from collections.abc import Sequence
 
@@ -12,7 +13,7 @@ class _Mpich(base.MpiDialect):
     def build_arguments(self, line: base.LaunchLine) -> tuple[str, ...]:
         words = ("-launcher", "ssh", "-launcher-exec", line.shim, "-rmk", "user", "-iface", line.interface)
         hosts = ("-hosts", base.format_hosts(line.counts), "-n", base.count_ranks(line.counts))
-        return (*words, "-genvnone", "-disable-auto-cleanup", *hosts, *base.RANK)
+        return (*words, "-disable-auto-cleanup", *hosts, *base.RANK)
 
     def build_shim_env(self, shim: str, interface: str) -> dict[str, str]:
         return {}
