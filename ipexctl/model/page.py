@@ -15,16 +15,14 @@ from ipexctl.model.reports import CommandReport, Finding, RankResult
 from ipexctl.model.run_state import Points
 
 SpanKind = Literal[
-    "start", "python", "torch", "rendezvous", "setup", "running", "wait", "stall", "odd", "straggles", "collective",
-    "lost",
+    "start", "python", "torch", "rendezvous", "setup", "running", "wait", "stall", "odd", "straggles", "lost",
 ]  # fmt: skip
 MarkKind = Literal["ended", "failed", "stopped", "lost", "restart", "figure"]
 
 
 class Span(Record):
     """What a rank did for a time. ``setup``: the script's own work before the first collective; ``wait``: it waited in
-    a collective of a stall; ``odd``: the others waited for it; ``collective``: it waited in a collective of profiled
-    steps."""
+    a collective of a stall; ``odd``: the others waited for it."""
 
     begin: float
     end: float
@@ -142,12 +140,6 @@ class RunPage(Record):
     restarts: tuple[float, ...] = ()
     study: AnyAnswer | None = None  # of which these are some runs
     again: str = ""  # the command that does it again
-
-    @property
-    def profiled(self) -> tuple[float, float] | None:
-        """From the first to the last wait in a collective of profiled steps."""
-        waits = [span for row in self.rows for span in row.spans if span.kind == "collective"]
-        return (min(span.begin for span in waits), max(span.end for span in waits)) if waits else None
 
     @property
     def links(self) -> tuple[LinkSpeed, ...]:

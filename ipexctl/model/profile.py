@@ -1,15 +1,14 @@
 """The profile of a run: where the profiled steps of all ranks spent their time. Times are in seconds."""
 
 from collections.abc import Mapping
-from typing import Literal
 
 from ipexctl.model.json_values import JsonRecord, field
 
 
 class ProfiledRank(JsonRecord):
     """A rank's part. ``seconds`` is the time of its ``steps``, ``collectives`` that in collectives, waiting included.
-    ``waiting`` sums, over the collectives that all ranks took part in, the time from this rank's start to that of the
-    last rank; ``awaited`` the time by which this rank was later than the last but one."""
+    ``waiting`` sums, over the collectives that all ranks took part in and leave together, the time from this rank's
+    start to that of the last rank; ``awaited`` the time by which this rank was later than the last but one."""
 
     rank: int
     host: str
@@ -48,17 +47,6 @@ class CollectiveTime(JsonRecord):
     longest_wait: float
 
 
-class CollectiveWait(JsonRecord):
-    """A rank waited in a collective for rank ``late``, which came last: for ``seconds`` from ``at`` (Unix) on, on the
-    clock of the profile."""
-
-    rank: int
-    late: int
-    name: str
-    at: float
-    seconds: float
-
-
 class KernelTime(JsonRecord):
     """Primitives that oneDNN executed, of all ranks: ``implementation`` in its own words, as
     ``brg_matmul:avx512_core_amx``, ``isa`` the instruction set in these, empty where there is none; ``dtype`` as
@@ -74,15 +62,11 @@ class KernelTime(JsonRecord):
 
 
 class Profile(JsonRecord):
-    """The profile of the steps ``first`` to ``last``; the merged trace lies beside it. ``clock``: how the hosts' clocks
-    became one: "run" by what the run measured, within ``clock_error`` seconds, "collectives" by the ends of
-    collectives, which are up to ``clock_error`` apart, "hosts" not at all, "same" there is one host. ``waits`` are the
-    longest of each rank, in order of time."""
+    """The profile of the steps ``first`` to ``last``; the ranks' traces lie beside it."""
 
     run: str
     first: int
     last: int
-    clock: Literal["run", "collectives", "hosts", "same"]
     ranks: tuple[ProfiledRank, ...]
     missing: tuple[UnprofiledRank, ...] = ()
     operators: tuple[OperatorTime, ...] = ()
@@ -90,6 +74,3 @@ class Profile(JsonRecord):
     kernels: tuple[KernelTime, ...] = ()
     onednn: Mapping[str, str] = field(default_factory=dict)  # host → the instruction set that oneDNN reported
     notes: tuple[str, ...] = ()
-    offsets: Mapping[str, float] = field(default_factory=dict)  # host → seconds by which its clock was ahead
-    clock_error: float | None = None
-    waits: tuple[CollectiveWait, ...] = ()

@@ -17,7 +17,7 @@ STACKS_SIGNAL = 45  # real-time signal to which a rank's Python answers with the
 
 # Of a profile, in the run's directory: files of each rank. The host's files there are fetched when the run has ended.
 PROFILE = "profile"
-TRACE = ".trace.gz"  # <rank>.trace.gz: Chrome's JSON, as torch.profiler writes it
+TRACE = ".trace.json.gz"  # <rank>.trace.json.gz: Chrome's JSON, as torch.profiler writes it
 STEPS = ".steps"  # <rank>.<pid>.steps: JSON, which steps were profiled and when each ended, or why none was
 KERNELS = ".onednn"  # <rank>.onednn: what oneDNN reported during these steps
 VERBOSE = (b"onednn_verbose,", b"dnnl_verbose,")  # how its lines begin (oneDNN's guide: Verbose Mode)

@@ -36,7 +36,6 @@ ENDING = "ending.json"  # the run is being ended: no rank is to start any more
 LEFTOVERS = "left.json"  # processes that a guard without its keeper could not end
 TICKET = "ticket-"  # beside the locks, with the host's name and the run's: that run waits for the host
 LOCK = "lock-"  # beside the runs' directories, with the host's name: which run holds the host
-CLOCKS = "clocks"  # in `hooks.PROFILE`, JSON: ``hosts``: host → `keeper_state.HostClock`
 PIPES = "pipes"  # the named pipes between the launcher's shims and the keeper
 CRASH = ".crash"  # <role>.crash: the traceback of a fault of ours
 

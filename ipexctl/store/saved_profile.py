@@ -1,36 +1,27 @@
-"""The profile in a saved run: ``profile/profile.json``, the merged trace beside it."""
+"""The profile in a saved run: ``profile/profile.json``, the traces of ranks in ``profile/hosts``."""
 
-import gzip
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.json_values import parse_json, to_json
 from ipexctl.model.profile import Profile
 from ipexctl.model.text import printable
-from ipexctl.store.private_files import read_regular_file, replace_file, write_private_file
+from ipexctl.store.private_files import read_regular_file, write_private_file
 
-FOLDER, TABLES, TRACE = "profile", "profile.json", "trace.json.gz"
+FOLDER, TABLES, HOSTS = "profile", "profile.json", "hosts"
 _TABLES_SIZE_LIMIT = 64 << 20  # bytes of the tables
 
 
-def get_trace_path(directory: Path) -> Path:
-    """Where a saved run has its merged trace."""
-    return directory / FOLDER / TRACE
+def find_traces(directory: Path) -> str | None:
+    """Where a saved run has the traces of its ranks, a directory for each host; None where they are gone."""
+    path = directory / FOLDER / HOSTS
+    return str(path) if path.is_dir() else None
 
 
 def has_profile(directory: Path) -> bool:
     """Whether a saved run has tables of a profile."""
     return (directory / FOLDER / TABLES).is_file()
-
-
-def save_trace(directory: Path, pieces: Iterable[str]) -> None:
-    """Writes the merged trace of a saved run, whole or not at all. Raises `OSError`."""
-    path = get_trace_path(directory)
-    with replace_file(path, 0o600) as file, gzip.GzipFile(TRACE, "wb", 5, file, mtime=0) as packed:
-        for piece in pieces:
-            packed.write(piece.encode())
 
 
 def save_profile(directory: Path, profile: Profile) -> None:

@@ -16,10 +16,7 @@ from ipexctl.act.ssh import Links
 from ipexctl.decide.page.compare import compare_runs, overlay_figures
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
-from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit
-from ipexctl.model.events import Stamped
-from ipexctl.model.profile import CollectiveWait, Profile
 from ipexctl.show.page.render import render_comparison, render_run
 from ipexctl.store.masking import Masker
 from ipexctl.verbs.run.report import MaskedFold
@@ -29,7 +26,7 @@ from tests.unit.page.runs import KINDS, fold_page, make_doctor, make_run
 from tests.unit.page.test_build import list_runs, read_recorded
 from tests.unit.page.test_compare import make_other
 from tests.unit.show.answers import ANSWERS
-from tests.unit.show.streams import START, names
+from tests.unit.show.streams import names
 
 RECORDED = ("slow-host", "nan", "cable", "exception", "loader")  # runs on separate hosts, in tests/data/screens
 # Text whose contrast with what is behind it is below WCAG's AA: 4.5, or 3 for large text. Of equal ones the first.
@@ -273,27 +270,6 @@ def test_the_time_axis_is_zoomed_by_drawing_over_a_part_of_it(browser: Browser, 
     left, top, width = browser.run("document.querySelector('#figures .plot').scrollIntoView();" + BOX, "#figures .plot")
     browser.drag((left + width / 2, top + 60), (left + width + 50, top + 60))  # beyond the chart
     assert float(browser.run(LOSS).split()[0]) == pytest.approx(500, abs=2)
-
-
-def test_waits_of_profiled_steps_are_found_in_a_long_run_by_one_button(browser: Browser, tmp_path: Path) -> None:
-    waits = tuple(CollectiveWait(0, 1, "gloo:all_reduce", START + 40_000 + n, 0.1) for n in range(3))
-    profile = Profile("k7", 3, 7, "run", (), offsets={"xeon01": 0.0}, waits=waits)
-    stream = [
-        *make_run("good", 2, 2, 86_400, 600.0),
-        Stamped(START + 86_500, e.Answer(RunAnswer("k7", "done", False, profile))),
-    ]
-    page = tmp_path / "page.html"
-    page.write_text(render_run(fold_page(stream)), encoding="utf-8")
-    browser.show(page.as_uri())
-    widths = (
-        "return [...document.querySelectorAll('.rows .s-collective')].map((bar) => bar.getBoundingClientRect().width)"
-    )
-    assert max(browser.run(widths)) < 0.1
-    browser.run("document.querySelector('button.show').focus()")
-    browser.press("Enter")
-    assert browser.run(WINDOW).startswith("11:06:37.9")
-    assert browser.run(widths) == pytest.approx([browser.run(BOX, ".rows")[2] / 2.31 / 10] * 3, abs=1)
-    check_page(browser, page.as_uri())
 
 
 def test_without_its_script_a_page_still_says_everything(browser: Browser, pages: dict[str, Path]) -> None:

@@ -1,29 +1,14 @@
 """torch.profiler on two separate hosts, of a script that does not know of it, and what is shown of it."""
 
-import gzip
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from ipexctl.store.saved_profile import get_trace_path, read_profile
+from ipexctl.store.saved_profile import read_profile
 from tests.e2e.conftest import NATIVE, Installed
 from tests.e2e.workspace import RANKS, ROOT, Workspace
-from tests.unit.profile.trace_format import find_format_errors
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 BOTH = ("--limit", "node0,node1", "--venv", NATIVE, "--ppn", "1")
-
-
-def read_events(directory: Path) -> list[dict[str, Any]]:
-    """The events of the merged trace, which viewers can show."""
-    trace = json.loads(gzip.decompress(get_trace_path(directory).read_bytes()))
-    assert find_format_errors(trace) == []
-    events = trace["traceEvents"]
-    assert isinstance(events, list)
-    return events
 
 
 def test_the_steps_of_all_ranks_are_profiled_and_the_late_rank_is_seen(native: Installed, workspace: Workspace) -> None:
@@ -37,23 +22,12 @@ def test_the_steps_of_all_ranks_are_profiled_and_the_late_rank_is_seen(native: I
     first, late = profile.ranks
     assert late.awaited > first.awaited  # the other may be late as well, on a busy machine
     assert first.waiting == pytest.approx(late.awaited)  # of two ranks one waits for the other
-    assert profile.clock in {"run", "collectives"}
-    assert abs(profile.offsets["node1"]) < 0.02  # the hosts of a test have one clock
     reduces = next(row for row in profile.collectives if row.name == "gloo:all_reduce")
     assert (reduces.calls, reduces.matched) == (2 * 3, 3)
     assert {"aten::addmm", "Optimizer.step#AdamW.step"} <= {row.name for row in profile.operators}
     assert sum(row.calls for row in profile.kernels if row.primitive == "convolution") >= 2 * 3
     assert {*profile.onednn} == {"node0", "node1"}
-    events = read_events(workspace.records[-1])
-    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-    assert names == {0: "rank 0 · node0", 1: "rank 1 · node1"}
-    waits = [wait for wait in profile.waits if wait.rank == 0]
-    assert [wait.late for wait in waits] == [1] * len(waits)
-    assert sum(wait.seconds for wait in waits) == pytest.approx(first.waiting)
-    page = (workspace.records[-1] / "report.html").read_text()
-    assert page.count('class="s-collective"') == len(profile.waits) + 1  # and in the legend
-    arrows = [event for event in events if event.get("cat") == "collective" and event["ph"] == "s"]
-    assert 1 in {event["pid"] for event in arrows}  # from the late rank
+    assert len([*(workspace.records[-1] / "profile/hosts").rglob("*.trace.json.gz")]) == 2
     again = workspace.succeed("profile")
     assert "gloo:all_reduce" in again.out
     assert workspace("profile", "--json").answer["profile"]["run"] == profile.run

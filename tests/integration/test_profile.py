@@ -1,7 +1,5 @@
 """A profile on its way: from the ranks of a real run, whose torch is a small one, into the saved run."""
 
-import gzip
-import json
 from pathlib import Path
 
 import pytest
@@ -9,10 +7,9 @@ import pytest
 from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.events import Answer, Message
 from ipexctl.model.profile import Profile
-from ipexctl.store.saved_profile import get_trace_path, read_profile
+from ipexctl.store.saved_profile import read_profile
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from tests.integration.attempts import Start, of, run_alone, written
-from tests.unit.profile.trace_format import find_format_errors
 
 
 def profile(attempt: LaunchAttempt, saved: Path) -> tuple[Profile, dict[tuple[int, str], bytes]]:
@@ -29,23 +26,19 @@ def profile(attempt: LaunchAttempt, saved: Path) -> tuple[Profile, dict[tuple[in
 
 
 @pytest.mark.parametrize("shared_home", [False, True])
-def test_traces_of_all_hosts_become_one(start: Start, tmp_path: Path, shared_home: bool) -> None:
+def test_traces_of_all_hosts_become_one_profile(start: Start, tmp_path: Path, shared_home: bool) -> None:
     attempt = start(script="profiled/train.py", profile="3:4", shared_home=shared_home)
     result, output = profile(attempt, tmp_path / "saved")
     assert [(rank.rank, rank.host, rank.steps) for rank in result.ranks] == [(0, "a", 2), (1, "b", 2)]
     assert result.missing == ()
-    assert result.clock in {"run", "collectives"}  # how well the run measured a busy machine's clocks
     (collective,) = result.collectives
     assert (collective.name, collective.calls, collective.matched) == ("gloo:all_reduce", 2, 1)
-    assert result.ranks[0].waiting == pytest.approx(0.010, abs=0.006)  # hosts' clocks are measured on a busy machine
+    assert result.ranks[0].waiting == pytest.approx(0.010)
     (kernel,) = result.kernels
     assert (kernel.isa, kernel.dtype, kernel.calls, kernel.hosts) == ("avx512_core_amx", "bf16", 2, ("a", "b"))
     assert output[0, "out"] == b"".join(b"step %d\n" % step for step in range(6))  # and nothing of oneDNN
-    trace = json.loads(gzip.decompress(get_trace_path(tmp_path / "saved").read_bytes()))
-    assert find_format_errors(trace) == []
-    names = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"]
-    assert names == ["rank 0 · a", "rank 1 · b"]
-    assert not (tmp_path / "saved/profile/hosts").exists()
+    kept = {path.name for path in (tmp_path / "saved/profile/hosts").rglob("*") if path.is_file()}
+    assert {name for name in kept if "steps" not in name} == {"0.trace.json.gz", "1.trace.json.gz"}
 
 
 def test_a_damaged_trace_is_named_and_kept_as_it_came(start: Start, tmp_path: Path) -> None:
@@ -55,4 +48,4 @@ def test_a_damaged_trace_is_named_and_kept_as_it_came(start: Start, tmp_path: Pa
     [missing] = result.missing
     assert (missing.rank, missing.host) == (1, "b")
     assert missing.why.startswith("the trace is not what torch.profiler writes: ")
-    assert (tmp_path / "saved/profile/hosts/b/profile/1.trace.gz").exists()
+    assert (tmp_path / "saved/profile/hosts/b/profile/1.trace.json.gz").exists()

@@ -15,7 +15,6 @@ from ipexctl.model.answers.doctor import DoctorAnswer
 from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Hint, complete_hint
 from ipexctl.model.harmless import find_harmless
-from ipexctl.model.profile import Profile
 from ipexctl.model.reports import CommandReport, RankResult, SlowHost
 from ipexctl.model.restarts import describe_restart
 from ipexctl.model.run_state import Attempt, OutputLog, RankState, ReachedStage, RunHistory, RunState, Series, Stall
@@ -95,9 +94,8 @@ class _PageBuilder:
         end = max(self._state.at, begun + 0.1)
         if last.over is not None:
             end = max(run.find_end(last), *(rank.ended_at for rank in last.ranks), begun + 0.1)
-        waits = self._list_collective_waits(end)
         count = max(len(attempt.ranks) for attempt in run.attempts)
-        rows = tuple(self._build_row(rank, end, waits.get(rank, [])) for rank in range(count))
+        rows = tuple(self._build_row(rank, end) for rank in range(count))
         hosts = self._build_hosts(rows)
         odd = {host.host for host in hosts if host.lost or host.straggles}
         doctor = doctor if doctor and doctor.at <= end else None
@@ -132,21 +130,7 @@ class _PageBuilder:
         asked = [each for each in (self._state.command, self._run.asked) if each and each.words[:1] in _STARTING]
         return complete_hint(Hint(asked[0].words), self._state.selection_flags) if asked else ""
 
-    def _list_collective_waits(self, end: float) -> dict[int, list[page.Span]]:
-        """The waits of profiled steps by rank. The profile's clock is that of the host without an offset."""
-        answer, spans = self._run.answer, dict[int, list[page.Span]]()
-        profile: Profile | None = answer.profile if isinstance(answer, RunAnswer) else None
-        hosts = [host for host, offset in profile.offsets.items() if not offset] if profile else []
-        shift = self._shifts.get(hosts[0], 0.0) if hosts else 0.0
-        for wait in profile.waits if profile else ():
-            start = wait.at + shift - self._begun
-            stop = start + wait.seconds
-            text = f"waits in {wait.name} for rank {wait.late}"
-            if start >= 0 and stop <= end - self._begun:
-                spans.setdefault(wait.rank, []).append(page.Span(start, stop, "collective", text))
-        return spans
-
-    def _build_row(self, number: int, end: float, waits: list[page.Span]) -> page.RankRow:
+    def _build_row(self, number: int, end: float) -> page.RankRow:
         run, begun = self._run, self._begun
         spans: list[page.Span] = []
         marks: list[page.Mark] = []
@@ -175,7 +159,6 @@ class _PageBuilder:
                 spans += self._list_stall_spans(stall, number, attempt.started.head, stop)
             if (slow := attempt.slowdown and attempt.slowdown.verdict) and slow.host == host:
                 spans.append(page.Span(slow.since - begun, stop - begun, "odd", _describe_slow_host(slow)))
-        spans += waits
         outcomes = {each.rank: each.state for each in self._report.run.ranks} if self._report.run else {}
         loss = run.figures.get("loss", {}).get(number)
         return page.RankRow(

@@ -1,7 +1,7 @@
 """Reading what the profiled steps of one rank left: its trace, and what oneDNN reported of the primitives it executed.
 
 A trace is in Chrome's trace event format, as torch.profiler writes it with Kineto: "Trace Event Format" of the Chromium
-project; times in microseconds, ``baseTimeNanoseconds`` (Unix) is added to them. Each text comes from a host and may be
+project; times in microseconds. Each text comes from a host and may be
 anything: it is refused with a reason, never half read.
 
 oneDNN's format is in its developer guide, "Verbose Mode", and in the line ``…,info,template:`` that the library writes:
@@ -13,10 +13,8 @@ import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
-
-import msgspec
 
 from ipexctl.model.json_values import Record, field, parse_json
 from ipexctl.model.profile import KernelTime
@@ -25,7 +23,7 @@ from ipexctl.protocol import hooks
 TRACE_LIMIT = 272 << 20  # bytes of a trace, unpacked; ranks write a little less
 EVENT_LIMIT = 3_000_000
 _NAME_LIMIT = 500  # letters of a name; the rest is cut off
-_TIME_LIMIT = 1 << 62  # microseconds and nanoseconds beyond this are no time
+_TIME_LIMIT = 1 << 62  # microseconds beyond this are no time
 # Work of a backend, from the call to its completion: ``gloo:all_reduce`` (torch's Work with a profiling title),
 # ``oneccl_bindings_for_pytorch::allreduce`` and ``torch_ccl::…``.
 _OF_BACKEND = re.compile(r"(gloo|mpi|ucc|ccl|xccl|impi|torch_ccl|oneccl_bindings_for_pytorch)::?(\w+)")
@@ -41,7 +39,6 @@ _SYNCHRONOUS = (
     "all_to_all",
     "alltoall",
 )
-_ARGUMENT_LIMIT = 2000  # bytes of what is shown of an operator's arguments
 
 
 class TraceError(ValueError):
@@ -49,32 +46,20 @@ class TraceError(ValueError):
 
 
 class Slice(NamedTuple):
-    """Something with a beginning and an end, microseconds since the trace's `RankTrace.origin`."""
+    """Something with a beginning and an end, microseconds on the clock of its rank."""
 
     name: str
     start: float
     end: float
     thread: int
-    kind: str
-    arguments: str  # as JSON; empty without any
-
-
-class RankTrace(Record):
-    """The trace of one rank; ``origin`` is Unix nanoseconds of its host's clock."""
-
-    rank: int
-    host: str
-    origin: int
-    slices: Sequence[Slice]
 
 
 class Collective(NamedTuple):
-    """One call of one rank. ``finished``: the end is that of the work, not of the call alone."""
+    """One call of one rank, microseconds; of a name with ``c10d:`` the end is that of the call, not of the work."""
 
     name: str
     start: float
     end: float
-    finished: bool
 
 
 def unpack_trace(data: bytes) -> bytes:
@@ -91,13 +76,6 @@ def unpack_trace(data: bytes) -> bytes:
     return text
 
 
-class _Arguments(Record):
-    """Those of an operator that stay in the merged trace, as they were written."""
-
-    dims: msgspec.Raw = field(default=msgspec.Raw(), name="Input Dims")
-    types: msgspec.Raw = field(default=msgspec.Raw(), name="Input type")
-
-
 class _Event(Record):
     """What is read of an event. All else is passed over and takes no memory."""
 
@@ -107,15 +85,13 @@ class _Event(Record):
     ts: int | float | None = None
     dur: int | float | None = None
     tid: int | float | str | None = None
-    args: _Arguments | None = None
 
 
 class _TraceFile(Record):
     events: list[_Event] = field(name="traceEvents")
-    base: int = field(default=0, name="baseTimeNanoseconds")
 
 
-def parse_trace(data: bytes, rank: int, host: str) -> RankTrace:
+def parse_trace(data: bytes) -> list[Slice]:
     """Returns the trace of a rank from the bytes of its file. Raises `TraceError`."""
     text = unpack_trace(data)
     if text.count(b"{") > 2 * EVENT_LIMIT + 100:  # an event has one or two: it is refused before it takes memory
@@ -126,26 +102,21 @@ def parse_trace(data: bytes, rank: int, host: str) -> RankTrace:
         raise TraceError(f"the trace is not what torch.profiler writes: {error}") from None
     if len(file.events) > EVENT_LIMIT:
         raise TraceError(f"the trace has {len(file.events):,} events; at most {EVENT_LIMIT:,} are read")
-    if not 0 <= file.base < _TIME_LIMIT:
-        raise TraceError("the trace has no base time that is one")
     threads: dict[object, int] = {}
-    timed: list[tuple[float, _Event]] = []
-    for event in file.events:
-        if event.ph == "X" and event.cat != "Trace":
-            timed.append((_check_time(event.ts, "ts"), event))
-    if not timed:
+    slices = [_read_slice(event, threads) for event in file.events if event.ph == "X" and event.cat != "Trace"]
+    if not slices:
         raise TraceError("the trace is empty")
-    first = math.floor(min(start for start, _ in timed))
-    slices = [_read_slice(event, start - first, threads) for start, event in timed]
-    return RankTrace(rank, host, file.base + first * 1000, slices)
+    return slices
 
 
-def _read_slice(event: _Event, start: float, threads: dict[object, int]) -> Slice:
+def _read_slice(event: _Event, threads: dict[object, int]) -> Slice:
     if event.name is None:
         raise TraceError("an event of the trace has no name")
+    start = _check_time(event.ts, "ts")
     end = start + _check_time(event.dur, "dur")
-    thread = _number_thread(event, threads)
-    return Slice(event.name[:_NAME_LIMIT], start, end, thread, (event.cat or "")[:40], _format_arguments(event.args))
+    # Threads get small numbers in the order in which they appear: a trace may call them anything.
+    thread = threads.setdefault(event.tid, len(threads) + 1)
+    return Slice(event.name[:_NAME_LIMIT], start, end, thread)
 
 
 def _check_time(value: float | None, key: str) -> float:
@@ -154,29 +125,15 @@ def _check_time(value: float | None, key: str) -> float:
     return float(value)
 
 
-def _number_thread(event: _Event, threads: dict[object, int]) -> int:
-    """Threads get small numbers in the order in which they appear: a trace may call them anything."""
-    return threads.setdefault(event.tid, len(threads) + 1)
-
-
-def _format_arguments(arguments: _Arguments | None) -> str:
-    if arguments is None:
-        return ""
-    named = (('"Input Dims"', bytes(arguments.dims)), ('"Input type"', bytes(arguments.types)))
-    texts = [f"{name}: {str(value, 'utf-8', 'replace')}" for name, value in named if b"" != value != b"[]"]
-    text = f"{{{', '.join(texts)}}}"
-    return text if texts and len(text) <= _ARGUMENT_LIMIT else ""
-
-
 def find_collectives(slices: Iterable[Slice]) -> list[Collective]:
     """The collectives of one rank in the order of their starts: those of a backend, or else the calls of c10d."""
     works: list[Collective] = []
     calls: list[Collective] = []
     for each in slices:
         if match := _OF_BACKEND.fullmatch(each.name):
-            works.append(Collective(f"{match[1]}:{match[2]}", each.start, each.end, True))
+            works.append(Collective(f"{match[1]}:{match[2]}", each.start, each.end))
         elif match := _OF_C10D.fullmatch(each.name):
-            calls.append(Collective(f"c10d:{match[1]}", each.start, each.end, False))
+            calls.append(Collective(f"c10d:{match[1]}", each.start, each.end))
     return sorted(works or calls, key=lambda each: each.start)
 
 
@@ -185,9 +142,10 @@ def is_collective(name: str) -> bool:
     return _OF_BACKEND.fullmatch(name) is not None
 
 
-def is_synchronous(collective: Collective) -> bool:
-    """Returns whether no rank can leave it before the last has entered, and its end is known."""
-    return collective.finished and collective.name.partition(":")[2].lstrip("_").startswith(_SYNCHRONOUS)
+def is_synchronous(name: str) -> bool:
+    """Returns whether no rank can leave it before the last has entered, and its end is that of the work."""
+    backend, _, call = name.partition(":")
+    return backend != "c10d" and call.lstrip("_").startswith(_SYNCHRONOUS)
 
 
 class Sum(NamedTuple):

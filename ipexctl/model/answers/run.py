@@ -6,21 +6,21 @@ from ipexctl.model.profile import Profile
 
 
 class RunAnswer(AnyAnswer):
-    """``run`` and ``attach``: ``reason`` is why the run ended, None while it goes on. ``profile`` and the path of its
-    merged ``trace``: with ``--profile``."""
+    """``run`` and ``attach``: ``reason`` is why the run ended, None while it goes on. ``profile`` and the
+    directory of the ranks' ``traces``: with ``--profile``."""
 
     run: str
     reason: str | None
     detached: bool
     profile: Profile | None = None
-    trace: str | None = None
+    traces: str | None = None
 
 
 class ProfileAnswer(AnyAnswer):
-    """``profile``: ``trace`` is the path of the merged trace, None where it is gone."""
+    """``profile``: ``traces`` is the directory of the ranks' traces, None where it is gone."""
 
     profile: Profile
-    trace: str | None
+    traces: str | None
 
 
 class RunPlanAnswer(AnyAnswer):

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import Dict, List, Optional, Set
 
-from ipexctl.protocol import frames, hooks, journal, messages, paths, rank_records, samples
+from ipexctl.protocol import frames, journal, messages, paths, rank_records, samples
 from ipexctl.protocol.codec import encode
 from ipexctl.protocol.mpi_abort import find_aborts
 from ipexctl.protocol.paths import Role
@@ -319,16 +319,7 @@ class Keeper:
         self.notices.note_record(end)
         self.notices.finish()  # before anybody reads that the run has ended, and looks for what is left of it
         self.write_record(end)
-        if self.spec.profile:
-            self.write_clocks()
         files.write_json(self.directory, paths.END, journal.KINDS.to_object(end))
-
-    def write_clocks(self) -> None:
-        """The hosts' clocks beside the traces, which have them."""
-        with suppress(OSError):
-            os.makedirs(os.path.join(self.directory, hooks.PROFILE), 0o700, exist_ok=True)
-            clocks = {"hosts": encode(self.run.clocks)}
-            files.write_json(self.directory, os.path.join(hooks.PROFILE, paths.CLOCKS), clocks)
 
     # -- what arrives -------------------------------------------------------------------------------------------------
 

@@ -17,11 +17,11 @@ _ROOM = 10
 
 def format_answer(value: RunAnswer | ProfileAnswer) -> list[RenderableType]:
     """The profile; the card of a run is made from the report (`screens.format_ending`)."""
-    return format_profile(value.profile, value.trace or "") if value.profile else []
+    return format_profile(value.profile, value.traces or "") if value.profile else []
 
 
-def format_profile(profile: Profile, trace: str = "") -> list[RenderableType]:
-    """The profile; ``trace`` is the path of the merged trace."""
+def format_profile(profile: Profile, traces: str = "") -> list[RenderableType]:
+    """The profile; ``traces`` is the directory of the ranks' traces."""
     steps = f"{profile.first} to {profile.last}" if profile.last > profile.first else str(profile.first)
     hosts = pluralize(len({rank.host for rank in profile.ranks}), "host")
     items: list[RenderableType] = [
@@ -33,7 +33,7 @@ def format_profile(profile: Profile, trace: str = "") -> list[RenderableType]:
     if profile.ranks:
         items += [*_format_ranks(profile), *_format_operators(profile), *_format_collectives(profile)]
         items += _format_kernels(profile)
-    return [*items, *([labelled("trace", trace, room=_ROOM)] if trace and profile.ranks else [])]
+    return [*items, *([labelled("traces", traces, room=_ROOM)] if traces and profile.ranks else [])]
 
 
 def _format_ranks(profile: Profile) -> list[RenderableType]:
@@ -50,15 +50,9 @@ def _format_ranks(profile: Profile) -> list[RenderableType]:
         for rank in sorted(slowest, key=lambda rank: rank.rank)
     ]
     title = "ranks: waiting is for those that enter a collective later, awaited is by how much a rank was the last"
-    error = _format_ms(profile.clock_error or 0.0)
-    clock = {
-        "run": f"the run measured the hosts' clocks, to {error} ms or better",
-        "collectives": f"the hosts' clocks are set by the ends of collectives, which differ by up to {error} ms",
-        "hosts": "the hosts' clocks are as they were: compare no times between hosts",
-    }.get(profile.clock)
     more = len(profile.ranks) - len(slowest)
     note = [labelled("ranks", f"{more} more, less awaited", room=_ROOM)] if more else []
-    return [*_make_table(title, rows), *note, *([labelled("clock", clock, room=_ROOM)] if clock else [])]
+    return [*_make_table(title, rows), *note]
 
 
 def _format_operators(profile: Profile) -> list[RenderableType]:

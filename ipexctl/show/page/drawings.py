@@ -20,7 +20,7 @@ from ipexctl.show.phrases import format_duration
 from ipexctl.show.sanitise import escape
 
 ROW = 20  # pixels of a rank on the time axis
-_LAYERED = ("wait", "odd", "stall", "straggles", "collective")  # spans that are drawn over those of stages
+_LAYERED = ("wait", "odd", "stall", "straggles")  # spans that are drawn over those of stages
 GLYPHS = {"ended": "✓", "failed": "✗", "stopped": "■", "lost": "✗", "restart": "↻", "figure": "!"}
 _HEIGHT = 120
 _HUES = 8  # classes c0 to c7 of page.css

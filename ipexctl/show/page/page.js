@@ -95,7 +95,6 @@
     }
     drawWindow();
   };
-  const zoomTo = (begin, end) => zoom(begin - (end - begin) / 20, end + (end - begin) / 20);
   const showWhole = () => { shown = null; drawWindow(); };
 
   const showCursor = (plot, x) => {
@@ -213,7 +212,6 @@
   document.addEventListener("click", (event) => {
     const row = closest(event.target, ".rows [data-rank]"), button = closest(event.target, "button");
     if (button?.matches(".whole")) { showWhole(); closest(button, "main")?.querySelector(".scroll, .plot")?.focus(); }
-    else if (button?.matches(".show")) zoomTo(Number(button.dataset.begin), Number(button.dataset.end));
     else if (row && !dragged) openLog(row.dataset.rank, readMoment(readPlace(row.ownerSVGElement, event)));
     dragged = false;
   });

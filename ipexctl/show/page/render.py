@@ -33,7 +33,6 @@ _KINDS = (
     ("setup", "setup of the script"), ("running", "running"),
     ("wait", "waits in a collective"), ("stall", "no progress"), ("odd", "the others wait for it"),
     ("straggles", "still running when the others were done"), ("lost", "no sign of its host"),
-    ("collective", "waits in a collective (profiled steps)"),
 )  # fmt: skip
 _MARKS: Mapping[str, str] = {
     "ended": "ended well", "stopped": "ended by ipexctl", "failed": "failed or lost", "lost": "failed or lost",
@@ -112,7 +111,6 @@ def _draw_parts(page: RunPage) -> dict[str, object]:
         "timeline": drawings.draw_timeline(page.rows, page.length),
         "kinds": [(kind, title) for kind, title in _KINDS if kind in used],
         "marks": dict.fromkeys((drawings.GLYPHS[kind], title) for kind, title in _MARKS.items() if kind in marks),
-        "profiled": " to ".join(format_clock(at) for at in page.profiled or ()),
         "figures": drawn,
         "hosts": _list_hosts([(host.host, host.facts, host.lost or host.straggles) for host in page.hosts]),
         "topologies": _draw_topologies(page),
@@ -224,8 +222,6 @@ def _describe_row(row: RankRow) -> str:
     notes = [(span.begin, f"{span.text} for {format_duration(span.end - span.begin)}") for span in waits]
     notes += [(mark.at, mark.text) for mark in row.marks]
     texts = [f"{format_clock(at)} {clean(text)}" for at, text in sorted(notes)]
-    if profiled := [span.end - span.begin for span in row.spans if span.kind == "collective"]:
-        texts.append(f"waited {sum(profiled):.3g} s in {pluralize(len(profiled), 'collective')} of profiled steps")
     return "; ".join([*texts, *([row.straggles] if row.straggles else [])])
 
 

@@ -71,9 +71,9 @@ class LaunchAttempt:
         if stopped_by:  # not before the proof: a second signal may be thrown at whatever is yielded
             yield Message(f"{stopped_by} while the run was being started", "warning", code="interrupted")
         if saved is not None:
-            from ipexctl.verbs.run.profile import merge_profile
+            from ipexctl.verbs.run.profile import make_profile
 
-            self.watcher.profiled = yield from merge_profile(self.watcher, saved)
+            self.watcher.profiled = yield from make_profile(self.watcher, saved)
         return detached
 
     def start(self) -> Workflow[bool]:

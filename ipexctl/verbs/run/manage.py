@@ -22,7 +22,7 @@ from ipexctl.store.record import read_report
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import list_flags, make_started
 from ipexctl.verbs.run import run_discovery
-from ipexctl.verbs.run.profile import fetch_profile, merge_profile
+from ipexctl.verbs.run.profile import fetch_profile, make_profile
 from ipexctl.verbs.run.replay import find_saved_run, read_preparation
 from ipexctl.verbs.run.saved_logs import compare_stacks, make_no_rank_error
 from ipexctl.verbs.run.watch import RunRemovedError, RunWatcher, make_removed_error
@@ -83,7 +83,7 @@ def attach(prefix: str | None, inventory: Inventory, context: Context) -> e.Work
             saved = yield from fetch_profile(watcher)
             yield from watcher.prove_ended()
             if saved is not None:
-                watcher.profiled = yield from merge_profile(watcher, saved)
+                watcher.profiled = yield from make_profile(watcher, saved)
         yield from watcher.report_end("attach", detached)
 
 

@@ -115,7 +115,7 @@ class RunWatcher:
     timings: Timings = Timings()  # noqa: RUF009
     profile: str = ""  # the steps that are profiled, "3:7"
     profiled: Profile | None = None  # what came of it
-    trace: str | None = None  # path of the merged trace
+    traces: str | None = None  # directory of the ranks' traces
     follower: RunFollower | None = None  # begun ahead of what reads its frames
     started: float = 0.0  # Unix seconds: when the run was, where another command did that
 
@@ -399,11 +399,8 @@ class RunWatcher:
 
     def report_end(self, verb: str, detached: bool) -> e.Workflow[None]:
         """The answer and the end of a command that watched the run."""
-        yield e.Answer(
-            RunAnswer(
-                self.running.run, self.run_ended.reason if self.run_ended else None, detached, self.profiled, self.trace
-            )
-        )
+        reason = self.run_ended.reason if self.run_ended else None
+        yield e.Answer(RunAnswer(self.running.run, reason, detached, self.profiled, self.traces))
         yield e.Ended(verb, self.exit)
 
     def prove_ended(self, *, keep: bool = False) -> e.Workflow[None]:

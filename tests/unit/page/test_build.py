@@ -9,11 +9,9 @@ import pytest
 
 from ipexctl.model import events as e
 from ipexctl.model.answers.doctor import DoctorAnswer, NetworkCheck
-from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Stamped
 from ipexctl.model.page import LogExcerpt, RankRow, RunPage
-from ipexctl.model.profile import CollectiveWait, Profile
 from ipexctl.store import event_json
 from tests.unit.page.runs import STACK, fold_page, make_doctor, make_run
 from tests.unit.show.streams import START, fold_state, names
@@ -180,26 +178,6 @@ def test_of_several_runs_in_one_record_the_page_has_the_last_one(named: bool) ->
     assert page.launch is not None
     assert page.launch.size == 2
     assert page.title == ("train.py" if named else "prepare.py")
-
-
-def test_waits_in_collectives_of_profiled_steps_are_drawn_on_the_profiles_clock() -> None:
-    """xeon02's clock is an hour ahead; the profile is on that of xeon01."""
-    waits = (
-        CollectiveWait(0, 1, "gloo:all_reduce", START + 30, 0.25),
-        CollectiveWait(0, 1, "gloo:all_reduce", START + 31, 0.5),
-        CollectiveWait(1, 0, "gloo:all_reduce", START + 9000, 0.5),  # after the end: of a clock that is none
-    )
-    profile = Profile("k7", 3, 7, "run", (), offsets={"xeon01": 0.0, "xeon02": 3600.0}, waits=waits)
-    stream = [*make_run("good", 2, 2), Stamped(START + 99, e.Answer(RunAnswer("k7", "done", False, profile)))]
-    page = fold_page(stream)
-    drawn = [span for span in page.rows[0].spans if span.kind == "collective"]
-    begun = page.begun - START
-    assert [each for span in drawn for each in (span.begin, span.end)] == pytest.approx(
-        [30 - begun, 30.25 - begun, 31 - begun, 31.5 - begun]
-    )
-    assert drawn[0].text == "waits in gloo:all_reduce for rank 1"
-    assert "collective" not in kinds(page.rows[1])
-    assert page.profiled == (drawn[0].begin, drawn[1].end)
 
 
 def test_a_host_whose_clock_is_wrong_is_on_the_controllers_axis() -> None:

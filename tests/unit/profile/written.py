@@ -4,8 +4,6 @@ import gzip
 import json
 from typing import Any
 
-BASE = 1_790_857_026_000_000_000  # Unix nanoseconds
-
 
 def op(name: str, ts: float, dur: float, *, tid: int = 7, cat: str = "cpu_op", **more: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": cat, "name": name, "pid": 4902, "tid": tid, "ts": ts, "dur": dur, **more}
@@ -15,6 +13,6 @@ def work(name: str, ts: float, dur: float, tid: int = 9) -> dict[str, Any]:
     return op(name, ts, dur, tid=tid, cat="user_annotation")
 
 
-def pack(*events: object, base: object = BASE) -> bytes:
+def pack(*events: object) -> bytes:
     """Events as the file of a rank."""
-    return gzip.compress(json.dumps({"baseTimeNanoseconds": base, "traceEvents": events}).encode())
+    return gzip.compress(json.dumps({"traceEvents": events}).encode())

@@ -17,7 +17,6 @@ PROFILE = Profile(
     "1122-074121-ec7f",
     3,
     7,
-    "run",
     (ProfiledRank(0, "node0", 5, 0.5, 0.4, 0.25, 0.0), ProfiledRank(1, "node1", 5, 0.5, 0.1, 0.0, 0.25)),
     (UnprofiledRank(2, "node2", "the trace is cut off"), UnprofiledRank(3, "node2", "the trace is cut off")),
     (OperatorTime("aten::addmm", 20, 0.2, 0.3),),
@@ -25,8 +24,6 @@ PROFILE = Profile(
     (AMX, REORDER),
     {"node0": "Intel AVX-512 with AMX", "node1": "Intel AVX-512 with AMX"},
     ("gloo:broadcast was called 1 to 2 times by different ranks: not compared",),
-    {"node0": 0.0, "node1": 0.002},
-    0.0004,
 )
 SHOWN = """\
 profile of steps 3 to 7 · 2 ranks on 2 hosts
@@ -38,7 +35,6 @@ much a rank was the last
 rank  ms/step  collectives  waiting ms/step  awaited ms/step  host
 0     100      80 %         50               0                node0
 1     100      20 %         0                50               node1
-clock      the run measured the hosts' clocks, to 0.4 ms or better
 
 costliest operators, mean of the ranks
 own ms/step  share  calls/step  operator
@@ -72,16 +68,16 @@ class Page:
         return False
 
 
-def show(profile: Profile, trace: str | None = None) -> str:
+def show(profile: Profile, traces: str | None = None) -> str:
     page = Page()
-    answer = ProfileAnswer(profile, trace)
+    answer = ProfileAnswer(profile, traces)
     typeset.print_items(typeset.make_console(page, 80), page, screens.format_answer(answer))  # type: ignore[arg-type]
     return page.text
 
 
 def test_the_screen_of_a_profile() -> None:
     assert show(PROFILE) == SHOWN
-    assert show(PROFILE, "/saved/profile/trace.json.gz") == f"{SHOWN}trace      /saved/profile/trace.json.gz\n"
+    assert show(PROFILE, "/saved/profile/hosts") == f"{SHOWN}traces     /saved/profile/hosts\n"
 
 
 def test_a_run_shows_its_profile_and_one_without_shows_none() -> None:
@@ -90,7 +86,7 @@ def test_a_run_shows_its_profile_and_one_without_shows_none() -> None:
 
 
 def test_a_profile_without_any_trace_says_why() -> None:
-    empty = Profile("1122", 3, 7, "same", (), (UnprofiledRank(0, "node0", "the script made 2 optimizer steps"),))
+    empty = Profile("1122", 3, 7, (), (UnprofiledRank(0, "node0", "the script made 2 optimizer steps"),))
     assert (
         show(empty)
         == "profile of steps 3 to 7 · 0 ranks on 0 hosts\n! rank 0 not profiled: the script made 2 optimizer steps\n"
