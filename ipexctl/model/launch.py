@@ -79,7 +79,6 @@ class PlannedLaunch(JsonRecord):
     launcher: str
     mpiexec: tuple[str, ...]
     mpiexec_env: Mapping[str, str]
-    files: Mapping[str, str]
     argv: tuple[str, ...]
     port: int | None
     hosts: Mapping[str, PlannedHost]
@@ -166,7 +165,6 @@ class Launch(Record):
     mpi_version: str = ""
     launcher: str = ""  # its name and version
     membind: bool = False
-    files: Mapping[str, str] = field(default_factory=dict)  # what the launcher reads on the head: name → text
     backend_reason: str = ""
     independent: bool = False  # the ranks are instances that do not know of each other
     precision: str = ""  # that the launch sets: "bf16", "fp16"; "" where the script decides
@@ -211,7 +209,7 @@ class Launch(Record):
         """Returns what ``--json`` prints of it; secrets are left out."""
         return PlannedLaunch(
             **select_attributes(self, "run", "size", "backend", "backend_reason", "launcher", "mpiexec", "mpiexec_env"),
-            **select_attributes(self, "files", "argv", "script_sha256"),
+            **select_attributes(self, "argv", "script_sha256"),
             script=self.title,
             port=self.port or None,
             hosts={node.host: _make_planned_host(node) for node in self.planned},
@@ -266,9 +264,6 @@ def _format_launch(launch: Launch) -> list[str]:
             lines += [f"rank {place.rank} on {place.host}:", f"  {shlex.join(place.argv)}"]
     else:
         lines += ["each rank:", "  " + shlex.join(launch.argv)]
-    for name, text in launch.files.items():
-        text = text.replace("{port}", "(one that is free at the start)")
-        lines += [f"with {launch.head.directory}/{name}:", *[f"  {line}" for line in text.splitlines()]]
     common = _find_common_items([sorted(node.env.items()) for node in launch.nodes])
     preloads = _find_common_items([node.preload for node in launch.nodes])
     lines += ["", "on all hosts, for the ranks:", *[f"  {name}={setting}" for name, setting in common]]

@@ -42,7 +42,6 @@ class HeadSpec(NamedTuple):
     workdir: str = "/"  # of the launcher, and so of processes that ranks spawn by MPI: one that all hosts have
     port: int = 0  # where the ranks meet; 0: the keeper chooses a free one
     ports: List[int] = [0, 0]  # the first and last of those that may be chosen; 0: any
-    files: Dict[str, str] = {}  # to be written before the start; "{port}" in them is replaced
     stall_kill: bool = False  # end the run when a stall is grave
     stall_restart: bool = False  # and start it again
     straggler_kill: bool = False

@@ -52,16 +52,6 @@ def test_accelerate_and_the_trainer_learn_on_both_hosts_without_ipex(native: Ins
     answered(output(workspace, result, 2), 2, ipex=False, transformers=r"\d")
 
 
-def test_accelerate_of_today_starts_mpirun_itself(native: Installed, workspace: Workspace) -> None:
-    both = ("--limit", "node[0-1]", "--venv", NATIVE)
-    config = ("--ppn", "1", "--mpirun-hostfile", "~/hostfile", "--file", "today.yaml")
-    assert workspace("accelerate", "config", *both, *config).code == 0
-    words = (*both, "--ppn", "1", "--launcher", "accelerate", "--accelerate-config", "today.yaml")
-    quick = ("--cpu", "--epochs", "2", "--pairs", "512", "--batch", "8")
-    result = workspace("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600)
-    ranks_of(output(workspace, result, 2), 2, ipex=False)
-
-
 @pytest.mark.beyond_core
 def test_the_bench_measures_each_form_that_is_there(native: Installed, workspace: Workspace, tmp_path: Path) -> None:
     plot = tmp_path / "bert.svg"

@@ -122,21 +122,6 @@ def test_recipe_2_mpirun_starts_accelerate_for_each_of_16_ranks_on_four_hosts(fo
     ranks_of(output(four, result, 16), 4)
 
 
-def test_recipe_2_accelerate_starts_mpirun_without_keys(recipes: str, workspace: Workspace, hosts: Cluster) -> None:
-    asked = ("--limit", "node[0-1]", "--ppn", "2", "--mpirun-hostfile", "~/hostfile", "--file", "default_config.yaml")
-    assert workspace("accelerate", "config", *asked, "--precision", PRECISION).code == 0
-    refused = hosts.exec("node0", ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "10.77.0.11", "true"])
-    assert refused.returncode == 255, "node0 cannot log in to node1 by itself"
-    words = ("run", "--limit", "node[0-1]", *ACCELERATE, "default_config.yaml", NLP, *SEVERAL)
-    plan = workspace("run", "--dry-run", *words[1:])
-    assert "-m accelerate.commands.launch --config_file" in plan.out, plan
-    assert "mpirun_hostfile: /root/" in plan.out
-    assert "num_machines: 2" in plan.out
-    result = workspace(*words, timeout=900)
-    assert "started by accelerate 1.7.0" in result.out + result.err + plan.out
-    ranks_of(output(workspace, result, 4), 2)
-
-
 def test_recipe_2_interrupted_leaves_nothing(recipes: str, workspace: Workspace, hosts: Cluster) -> None:
     config = ROOT / "examples/accelerate_cluster.yaml"
     args = ("--cpu", "--epochs", "1000", "--mixed_precision", PRECISION)
@@ -155,16 +140,13 @@ def test_recipe_2_interrupted_leaves_nothing(recipes: str, workspace: Workspace,
     assert not mine
 
 
-def test_the_playbook_of_recipe_2_plays_both_ways(
+def test_the_playbook_of_recipe_2_plays(
     recipes: str, settings: dict[str, str], workspace: Workspace, hosts: Cluster
 ) -> None:
     values = ("ppn=1", "epochs=1", f"precision={PRECISION}")
     words = ("--limit", "node[0-1]", *variables(*values), *prepared())
     result = workspace.succeed("play", ROOT / "playbooks/accelerate-cluster.yaml", *words, timeout=900, **settings)
     assert "0 processes left on 2 hosts" in result.out
-    assert (workspace.records[-1] / "events.jsonl").read_text().count('"event": "cleanup-checked"') == 2, (
-        "one of each way"
-    )
     assert f"rank 1 of 2 on node1: MULTI_CPU, backend gloo, {PRECISION}, " in result.out
     assert not find_orphans(hosts)
 

@@ -1,16 +1,13 @@
 """Hugging Face Accelerate for CPUs: its ``default_config.yaml``, written and read, and the words that start it.
 
-Two ways lead to one process a rank, as in its guide: mpirun starts ``accelerate launch`` for each rank (`each`), or
-Accelerate starts mpirun itself, because its configuration has a ``mpirun_config`` (`itself`). In the second, mpirun is
-still made to ask our shim, so that hosts need no keys for each other, and still starts our wrapper for each rank.
-Which keys and flags a version knows is in ``data/options.toml``; the rest is from the wheels of 0.19.0 to 1.15.0."""
+mpirun starts ``accelerate launch`` for each rank, also where the configuration has a ``mpirun_config``, which is for
+those who start mpirun by Accelerate without us. Which keys and flags a version knows is in ``data/options.toml``; the
+rest is from the wheels of 0.19.0 to 1.15.0."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ipexctl.decide.launch.dialects.base import RANK
-from ipexctl.decide.launch.placement import require_equal_ppn
 from ipexctl.decide.launch.tuning import supports_isa
 from ipexctl.decide.parsing import yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
@@ -19,19 +16,18 @@ from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.errors import Exit, Note, UsageError, advise
 from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import Record
-from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.launch import Setting
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import printable
 
 PORT = 29500  # what Accelerate's own questionnaire and torch take
-FILE, HOSTS = "accelerate.yaml", "accelerate.hosts"  # in the run's directory on the head
 _YES = {"1", "true", "yes", "y", "t", "on"}
 _PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
 
 class AccelerateConfig(Record):
-    """What a configuration says. ``hostfile`` is mpirun's, on the head: Accelerate starts mpirun when there is one.
-    ``workers`` are oneCCL's threads a rank."""
+    """What a configuration says. ``hostfile`` is that of an mpirun which Accelerate starts, ``workers`` are oneCCL's
+    threads a rank there."""
 
     ranks: int = 1
     hosts: int = 1
@@ -175,45 +171,6 @@ def build_interpreter_arguments(
     return ("-u", "-m", "accelerate.commands.launch", *flags, "--dynamo_backend", "no")
 
 
-def start_with_accelerate(
-    launch: Launch,
-    config: AccelerateConfig,
-    packages: Mapping[str, str],
-    user_env: Mapping[str, str],
-    options: Sequence[FrameworkOption],
-    workers: int,
-    shim_env: Mapping[str, str],
-) -> Launch:
-    """Returns the same launch with mpirun started by Accelerate on the head; ``shim_env`` makes it use our shim. Raises
-    `UsageError` where it cannot say that."""
-    version, hint = packages.get("accelerate", ""), "give --ppn, or a configuration without mpirun_config"
-    require_equal_ppn(launch, "Accelerate starts mpirun with as many ranks on every host", hint)
-    if not shim_env:
-        what = f"Accelerate starts Intel MPI's mpirun here, not that of {launch.launcher}"
-        raise UsageError(what, hint="leave out --mpi, or give a configuration without mpirun_config", exit=Exit.STEP)
-    if version and not supports_option(options, "accelerate", "mpirun_config", version):
-        what = f"accelerate {printable(version)} does not start mpirun yet (from 0.28.0 on)"
-        raise UsageError(what, hint="a configuration without mpirun_config", exit=Exit.STEP)
-    head = launch.head
-    run_config = make_run_config(launch, config, packages, user_env)
-    run_config = replace(run_config, hostfile=f"{head.directory}/{HOSTS}", workers=workers or config.workers)
-    text, _ = write_config(run_config, version or "1.15.0", options)
-    if not launch.port:
-        text = text.replace(f"main_process_port: {PORT}\n", "main_process_port: {port}\n")
-    env = {name: setting.value for name, setting in head.env.items() if name in {"HOME", "LANG", "I_MPI_ROOT"}}
-    return replace(
-        launch,
-        mpiexec=(
-            head.python,
-            *("-m", "accelerate.commands.launch", "--config_file", f"{head.directory}/{FILE}", "--no_python"),
-            *RANK,
-        ),
-        mpiexec_env={**launch.mpiexec_env, **env, **shim_env},
-        files={FILE: text, HOSTS: "".join(f"{node.label}\n" for node in launch.nodes)},
-        launcher=f"{launch.launcher}, started by accelerate {printable(version)}".rstrip(),
-    )
-
-
 def choose_device(packages: Mapping[str, str], cpus_alone: bool) -> dict[str, Setting]:
     """Accelerate's device of a rank, where it matters. ``cpus_alone``: several ranks, and no accelerator for any. By
     itself it takes cpu:0, and ``Tensor.to("cpu:0")`` copies what is on ``cpu``: optimizers then train copies of the
@@ -235,15 +192,6 @@ def has_accelerator(facts: Facts) -> bool:
     # but for those that come with a package of their own.
     unseen = {"xpu": (), "cpu": ("/dev/dri/", "/dev/nvidia", "/dev/kfd")}.get(torch.partition("+")[2], ("/dev/dri/",))
     return any(not path.startswith(unseen) for path in facts.accelerators)
-
-
-def make_run_config(
-    launch: Launch, config: AccelerateConfig | None, packages: Mapping[str, str], user_env: Mapping[str, str]
-) -> AccelerateConfig:
-    """The configuration of this launch: its ranks, hosts and head, and the precision and IPEX that were asked for."""
-    precision, ipex = choose_precision(config, user_env), uses_ipex(config, packages, user_env)
-    port = launch.port or None
-    return AccelerateConfig(launch.size, len(launch.nodes), launch.head.address, port, precision, ipex)
 
 
 def find_bf16_refusals(

@@ -83,19 +83,15 @@ def build_launch(
         option = f"--engine {task.engine}" if task.engine else "--per-host with --min-hosts or --spares"
         what = f"{option} needs the same number of ranks on every host"
         raise UsageError(what, reasons=reasons, hint="give --ppn", exit=Exit.STEP)
-    if shrinks and config and config.hostfile:
-        what = "a configuration with mpirun_config names all hosts: it does not fit --min-hosts and --spares"
-        raise UsageError(what, hint="give a configuration without mpirun_config")
     head = runtimes[run_hosts[0].name]
     runtime, dialect = head.runtime, get_dialect(head.runtime.dialect, head.runtime.version)
     isa_settings, isa_warnings = tuning.cap_isa(task, facts, accelerate.has_ipex(_get_packages(head.facts)))
     rdma = environment.has_rdma(facts.values())
     most = max(sum(rank.host == host.name for rank in ranks) for host in run_hosts)
     ports = mpi_launchers.build_port_env(dialect, task, most)
-    by_mpirun = task.launcher == "accelerate" and not (config and config.hostfile)
     packages, user_values = _get_packages(head.facts), {name: setting.value for name, setting in user_env.items()}
     words: tuple[str, ...] = ("-u",)
-    if by_mpirun:
+    if task.launcher == "accelerate":
         words = accelerate.build_interpreter_arguments(config, packages, user_values, options)
     starts = starts or (Start("module" if task.module else "python", script, task.args),)
     argvs = [start.build_words((runtime.python, *words)) for start in starts]
@@ -128,12 +124,12 @@ def build_launch(
     nodes, spares = nodes[:used], nodes[used:]
     first = _build_leading(run, runtimes, nodes, ports)
     leading = {}
-    if task.restarts and not (config and config.hostfile):
+    if task.restarts:
         planned = [*nodes, *spares]
         for leader in _choose_leaders(task, nodes, spares):
             others = [node for node in planned if node is not leader]
             leading[leader.host] = _build_leading(run, runtimes, [leader, *others], ports)
-    launch = Launch(
+    return Launch(
         run=run,
         title=script,
         backend=backend,
@@ -155,10 +151,6 @@ def build_launch(
         fills=fills,
         per_host=task.per_host,
     )
-    if config is None or task.launcher != "accelerate" or by_mpirun:
-        return launch
-    shim_env = dialect.build_shim_env(f"{head.directory}/{paths.SHIM}", head.interface.name)
-    return accelerate.start_with_accelerate(launch, config, packages, user_values, options, workers, shim_env)
 
 
 def _choose_leaders(task: Run, nodes: Sequence[NodePlan], spares: Sequence[NodePlan]) -> Sequence[NodePlan]:

@@ -132,7 +132,6 @@ def _make_head_spec(launch: Launch, task: Run, head: NodePlan, leading: Leading)
         },
         mpiexec=list(leading.mpiexec),
         mpiexec_env=dict(leading.mpiexec_env),
-        files=dict(launch.files),
         stall_kill=task.stall_kill or task.stall == "kill",
         straggler_kill=task.straggler_kill,
         stall_restart=task.stall == "restart",

@@ -225,9 +225,6 @@ class Keeper:
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         try:
-            for name, text in head.files.items():
-                with open(os.path.join(self.directory, name), "w", encoding="utf-8") as file:
-                    file.write(text.replace("{port}", str(port)))
             workdir = head.workdir if os.path.isdir(head.workdir) else "/"
             self.launcher = subprocess.Popen(
                 head.mpiexec,

@@ -24,14 +24,14 @@ def open_to_others(directory: Path) -> list[str]:
 def test_files_are_for_nobody_else_and_ranks_have_the_logins_umask(tmp_path: Path, umask: int) -> None:
     launched, started = tmp_path / "launched", tmp_path / "started"
     mpiexec = ["/bin/sh", "-c", SAY.format(output=launched)]
-    with keeping(tmp_path, umask, QUICK, head={"mpiexec": mpiexec, "files": {"hosts": "h0"}}) as kept:
+    with keeping(tmp_path, umask, QUICK, head={"mpiexec": mpiexec}) as kept:
         guard(kept, umask)
         wait(launched.exists)
         kept.request_proxy("/bin/sh", "-c", f"'{SAY.format(output=started)}'")
         wait(started.exists)
         assert [int(output.read_text(), 8) for output in (launched, started)] == [umask, umask]
         wait(lambda: (kept.directory / "err.bin.000000").exists())
-        assert {"journal.jsonl", "reserve", "hosts", "err.bin.000000", "place.json", "port.json"} <= {
+        assert {"journal.jsonl", "reserve", "err.bin.000000", "place.json", "port.json"} <= {
             path.name for path in kept.directory.iterdir()
         }
         (kept.directory / "spec.json").chmod(0o600)  # the test's own

@@ -28,7 +28,7 @@ FOUR = AccelerateConfig(ranks=16, hosts=4, address="36.112.23.24", port=29500, p
 
 def launch(config: AccelerateConfig | None = None, packages: dict[str, str] | None = None, **settings: Any) -> Launch:
     """Of two hosts, through Accelerate."""
-    asked, engine = settings.pop("asked", {}), settings.pop("engine", "impi")
+    asked = settings.pop("asked", {})
     task = Run(script="train.py", launcher="accelerate", **settings)
     installed = Installed("/opt/ai", True, "3.11", packages or {"accelerate": "1.7.0", **IPEX})
     hosts = (Host("node0", "192.0.2.10"), Host("node1", "192.0.2.11"))
@@ -36,7 +36,7 @@ def launch(config: AccelerateConfig | None = None, packages: dict[str, str] | No
         host.name: HostRuntime(
             facts(nodes, 4, installed=installed),
             InterfaceChoice("eth0", host.address, Note("shared-subnet", "192.0.2.0/24")),
-            runtime(engine),
+            runtime(),
             "/home/alice/.local/state/ipexctl/runs/r1",
             "/home/alice/ipexctl/job",
         )
@@ -175,38 +175,11 @@ def test_ranks_and_port_come_from_the_configuration_unless_they_are_given() -> N
     assert "says num_machines 2 and num_processes 2; this run has 2 and 4" in "\n".join(map(str, given.warnings))
 
 
-# accelerate starts mpirun -------------------------------------------------------------------------------------------
-
-ITSELF = AccelerateConfig(ranks=4, hosts=2, precision="bf16", ipex=True, hostfile="/anything")
-
-
-def test_accelerate_starts_mpirun_through_our_shim_and_mpirun_our_wrappers() -> None:
-    made = launch(ITSELF)
-    directory = made.head.directory
-    assert made.mpiexec[1:5] == ("-m", "accelerate.commands.launch", "--config_file", f"{directory}/accelerate.yaml")
-    assert made.mpiexec[5] == "--no_python"
-    assert made.mpiexec[-1].endswith("rank")
-    assert made.mpiexec_env["I_MPI_HYDRA_BOOTSTRAP_EXEC"] == f"{directory}/shim"
-    assert made.mpiexec_env["I_MPI_HYDRA_IFACE"] == "eth0"
-    assert made.files["accelerate.hosts"] == "h0.ipexctl\nh1.ipexctl\n"
-    text = made.files["accelerate.yaml"]
-    assert f"mpirun_hostfile: {directory}/accelerate.hosts\n" in text
-    assert "main_process_ip: 192.0.2.10\nmain_process_port: {port}\n" in text
-    assert "num_machines: 2\nnum_processes: 4\n" in text
-    assert "ipex_config:\n  ipex: true\n" in text
-    assert words(made) == ["-u", "train.py"]
-    assert "accelerate.yaml" in str(made)
-
-
-def test_a_port_that_was_given_stands_in_its_configuration() -> None:
-    assert "main_process_port: 5000\n" in launch(ITSELF, port=5000).files["accelerate.yaml"]
-
-
-def test_what_accelerate_cannot_say_is_refused() -> None:
-    with pytest.raises(UsageError, match="as many ranks on every host"):
-        launch(AccelerateConfig(ranks=3, hosts=2, hostfile="/h"))
-    with pytest.raises(UsageError, match="does not start mpirun yet"):
-        launch(ITSELF, packages={"accelerate": "0.27.2"})
+def test_a_configuration_for_an_mpirun_that_accelerate_starts_runs_as_any_other() -> None:
+    made = launch(AccelerateConfig(4, 2, precision="bf16", ipex=True, hostfile="/anything"))
+    assert made.size == 4
+    assert made.mpiexec == launch(AccelerateConfig(4, 2)).mpiexec
+    assert " ".join(words(made)).startswith("-u -m accelerate.commands.launch --cpu")
 
 
 def test_the_configuration_is_read_with_that_launcher_only() -> None:
@@ -281,10 +254,3 @@ def test_who_watches_learns_backend_and_the_precision_that_is_set() -> None:
     assert launch(packages={"accelerate": "1.15.0"}).running.precision == ""  # the script decides
     configured = launch(packages={"accelerate": "1.15.0"}, config=ONE).running
     assert configured.precision == "bf16"
-
-
-def test_the_mpirun_of_the_hosts_is_not_accelerates_to_start() -> None:
-    config = AccelerateConfig(ranks=2, hosts=2, hostfile="/h", precision="bf16")
-    with pytest.raises(UsageError, match=r"starts Intel MPI's mpirun here, not that of Open MPI") as refused:
-        launch(config, engine="openmpi")
-    assert refused.value.exit is Exit.STEP

@@ -43,7 +43,6 @@ def describe(dialect: MpiDialect) -> str:
         "a rank's variables": [dialect.rank_variable, *(f"{prefix}*" for prefix in dialect.rank_prefixes)],
         "on one machine": _list_variables(dialect.one_machine),
         "one rank": [" ".join(dialect.single_rank), *_list_variables(dialect.single_rank_env)],
-        "our shim, of a program that starts it": _list_variables(dialect.build_shim_env("/run/shim", "eth0")),
         "library": _list_variables(dialect.build_library_env("/opt/mpi", "/opt/mpi/prov")),
         **{f"proxy: {who}": _list_variables(dialect.build_proxy_env(host)) for who, host in proxies.items()},
         "ports: launcher": _list_variables(ports.launcher),

@@ -51,7 +51,7 @@ def make_launch(hosts: tuple[str, ...], per_host: int, run: str = "1122-070000-k
         planned[host] = PlannedHost(host, "ens1f0", f"10.0.0.{number + 1}", "/work", "/env/bin/python", (), env)
     return PlannedLaunch(
         run, "train.py", len(placements), "ccl", "oneccl_bind_pt is installed", "Intel MPI 2021.18.1", ("mpiexec",), {},
-        {}, ("python", "-u", "train.py"), None, planned, tuple(placements), (),
+        ("python", "-u", "train.py"), None, planned, tuple(placements), (),
     )  # fmt: skip
 
 

@@ -77,10 +77,6 @@ class MpiDialect(ABC):
         """Returns the words that start all ranks, in rank order, without the program."""
 
     @abstractmethod
-    def build_shim_env(self, shim: str, interface: str) -> dict[str, str]:
-        """Variables that make an mpirun which another program starts use our shim; empty if it takes no such."""
-
-    @abstractmethod
     def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
         """Variables by which it finds its files below ``prefix`` (empty: the system's) and libfabric's providers."""
 

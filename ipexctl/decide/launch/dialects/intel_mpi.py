@@ -14,9 +14,6 @@ class _IntelMpi(base.MpiDialect):
         segments = [("-n", str(count), "-host", label, *base.RANK) for label, count in line.counts]
         return (*words, "-genvnone", "-disable-auto-cleanup", *base.join_segments(segments))
 
-    def build_shim_env(self, shim: str, interface: str) -> dict[str, str]:
-        return {"I_MPI_HYDRA_BOOTSTRAP": "ssh", "I_MPI_HYDRA_BOOTSTRAP_EXEC": shim, "I_MPI_HYDRA_IFACE": interface}
-
     def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
         return {"I_MPI_ROOT": prefix or "/usr", **({"FI_PROVIDER_PATH": providers} if providers else {})}
 

@@ -15,9 +15,6 @@ class _Mpich(base.MpiDialect):
         hosts = ("-hosts", base.format_hosts(line.counts), "-n", base.count_ranks(line.counts))
         return (*words, "-disable-auto-cleanup", *hosts, *base.RANK)
 
-    def build_shim_env(self, shim: str, interface: str) -> dict[str, str]:
-        return {}
-
     def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
         return {}
 

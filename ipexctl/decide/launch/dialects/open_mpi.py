@@ -40,9 +40,6 @@ class _OpenMpi(base.MpiDialect):
     names_providers: bool = False
     settings_prefix: str  # of the run-time system's variables
 
-    def build_shim_env(self, shim: str, interface: str) -> dict[str, str]:
-        return {}
-
     def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
         return {}
 
