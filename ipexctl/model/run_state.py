@@ -257,6 +257,11 @@ class Attempt:
         return bool(self.started.title)
 
     @property
+    def unheard_since(self) -> float | None:
+        """When the last sign came from the head, through which all else of the run is heard; None while signs come."""
+        return self.silent.get(self.started.head)
+
+    @property
     def stall(self) -> Stall | None:
         """The stall that goes on, or went on at the end."""
         return self.stalls[-1] if self.stalls and self.stalls[-1].resumed is None else None

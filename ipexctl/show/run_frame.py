@@ -49,7 +49,8 @@ def draw_run(view: View, width: int, height: int, now: float) -> RenderableType:
     state = view.state
     alone = view.full_screen or view.panel == "keys"
     unusual = [] if alone else _draw_unusual(state, width, min(max(height // 5, 2), 10))
-    verdict = [*_draw_restart(state, width, now), *_draw_verdict(state, width, max(height // 2, 1), now)]
+    verdict = [*_draw_restart(state, width, now), *_draw_silence(state, width, now)]
+    verdict += _draw_verdict(state, width, max(height // 2, 1), now)
     verdict += [] if alone else _draw_warnings(state, width, max(height // 10, 1))
     room = height - 2 - len(verdict) - len(unusual)
     rows = min(max(room // 2, 3), max(len(state.ranks), 1))
@@ -84,6 +85,16 @@ def _draw_header(state: RunState, width: int, now: float) -> Text:
 def _draw_restart(state: RunState, width: int, now: float) -> list[Text]:
     lines = [part for line in phrases.format_restart(state, now) for part in phrases.fold_line(line, width - 2, 2)]
     return _make_verdict_rows([one_line(line) for line in lines], QUIET)
+
+
+def _draw_silence(state: RunState, width: int, now: float) -> list[Text]:
+    """That this machine hears nothing of the run: what the rows show is of before."""
+    attempt = state.attempt
+    if attempt is None or attempt.unheard_since is None:
+        return []
+    silent = _format_age(now - attempt.unheard_since)
+    text = one_line(f"no connection to {attempt.started.head} for {silent}; the run goes on without this screen")
+    return _make_verdict_rows(phrases.fold_line(text, width - 2), WARN)
 
 
 def _draw_verdict(state: RunState, width: int, most: int, now: float) -> list[Text]:
@@ -170,6 +181,8 @@ def _make_verdict_rows(lines: list[str], style: str) -> list[Text]:
 
 def _draw_ranks(view: View, width: int, rows: int, now: float, *, headed: bool) -> list[Text]:
     """A row per rank, or per host, or per group of hosts in the same state: the finest that fits."""
+    unheard = view.state.attempt.unheard_since if view.state.attempt else None
+    now = now if unheard is None else min(now, unheard)
     shown, folded = _group_ranks(view, rows, now)
     columns = _make_columns(view, shown, now)
     gap = "  " if width >= _CRAMPED_WIDTH else " "
@@ -186,6 +199,8 @@ def _draw_ranks(view: View, width: int, rows: int, now: float, *, headed: bool) 
             parts += [(_align_cell(name, words, size), style), gap]
         lines.append(make_row(*parts[:-1]))
         lines[-1].rstrip()
+        if unheard is not None:
+            lines[-1].stylize(QUIET)
     if folded:
         hosts = {rank.host for group in folded for rank in group}
         where = "on %s" if len(hosts) == len(folded) else "in %s"
@@ -351,7 +366,7 @@ def _describe_rank(state: RunState, rank: RankState, now: float) -> tuple[str, s
         return (("done", GOOD) if end.status == 0 else (f"exit {end.status}", BAD)) + ("",)
     if state.stopping:
         return state.stopping, WARN, ""
-    if state.attempt and rank.host in state.attempt.silent:
+    if state.attempt and state.attempt.unheard_since is None and rank.host in state.attempt.silent:
         return "no sign of life", BAD, f"for {_format_age(now - state.attempt.silent[rank.host])}"
     silent = now - rank.at
     if rank.stage == "ready":

@@ -112,3 +112,23 @@ def test_the_live_screen_says_how_long_ago_a_host_was_lost() -> None:
             "restart 2 of 5 · node3 lost 00:44 ago · spare node7 in · checkpoint step 1,200 (412 MiB) from node1 in 9 s"
             " · at least 40 steps lost"
         )
+
+
+def test_a_machine_that_hears_nobody_draws_no_host_as_dead() -> None:
+    first = read(journal.Launched(1, 2, placed={"node0": [0], "node3": [1]}))
+    events = [*first, e.RankStage(0, "node0", "running"), e.RankStage(1, "node3", "running")]
+    for step in range(1, 9):
+        events += [
+            e.Output(0, "node0", "out", b"step %d/9 0.50 it/s\n" % step),
+            e.Output(1, "node3", "out", b"step %d/9 0.50 it/s\n" % step),
+        ]
+    stamped = stamp([*events, e.HostSilent("node0", 2.0)], step=1.0)
+    view = View(fold_state(stamped), RankLogs())
+    out = io.StringIO()
+    Console(file=out, width=80, height=24).print(draw_run(view, 80, 24, stamped[-1].at + 60.0))
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert lines[1] == "▌ no connection to node0 for 62 s; the run goes on without this screen"
+    for row in lines[3:5]:
+        assert "running 1" in row
+        assert "no sign of life" not in row
+        assert "  0.50  " in row  # the pace of before
