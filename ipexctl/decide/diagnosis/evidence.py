@@ -25,6 +25,7 @@ _WARNING = re.compile(  # and farewells of impi and MPI
     r"\b\w*Warning: |\bWARN(?:ING)?\b|_WARN\||<warn>|^\[?W(?:\d{3,4} |\s?\w+\.cpp:)"
     r"|^impi: rank \d+ ended with |^Abort\(\d+\) .*\bapplication called MPI_Abort|^\[cli_\d+\]: readline failed"
 )
+_AT_EXIT = re.compile(r"Exception ignored in atexit|Error in atexit\.")  # after the exception that ended the script
 _FATAL = "Fatal Python error"  # faulthandler's first words on a signal
 _SHELL = 128  # a shell's exit status, without the number of the signal that ended its child
 _CRASHES = (4, 6, 7, 8, 9, 11)  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV
@@ -99,7 +100,8 @@ def _parse_exception(lines: Iterable[str]) -> RaisedException:
 def _find_last_exception(lines: list[str]) -> tuple[RaisedException, ...]:
     """Returns the exception of a traceback with which the output ends: that of a process without our hook. The
     beginning of the traceback may be missing. What was written after it, but a warning, shows that it was handled."""
-    parts = [*_label_lines(lines)]
+    late = next((number for number, line in enumerate(lines) if _AT_EXIT.match(line)), len(lines))
+    parts = [*_label_lines(lines[:late])]
     last = max((number for number, (part, _) in enumerate(parts) if part == "exception"), default=-1)
     below = [text for _, text in parts[last + 1 :]]
     if last < 0 or any(line.strip() and not line[:1].isspace() and not _is_warning(line) for line in below):

@@ -114,6 +114,7 @@ def test_the_status_of_a_shell_tells_of_the_signal_that_ended_its_child(status: 
         ("step 1\n" + HANDLED + "impi: rank 2 ended with exit status 1\n[cli_2]: readline failed", "package"),
         (HANDLED.partition("\n")[2], "package"),  # its first lines are not kept
         ("".join(f"[rank1]: {line}\n" for line in HANDLED.splitlines()), "package"),
+        (HANDLED + "Exception ignored in atexit callback: <function f at 0x7>\n" + UNKNOWN, "package"),
         # handled: the rank went on to write
         (HANDLED + "no wandb, logging to the screen\nstep 1", None),
         ("WARNING wandb is missing: ModuleNotFoundError: No module named 'wandb'\nstep 1", None),
