@@ -20,7 +20,7 @@ from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.model.toml import parse_toml
 
 Kind = Literal["api", "backend", "device", "keyword", "package", "variable", "word", "option"]
-GPU = "CUDA"  # as `MigrationRule.of`: what computes on GPUs alone
+GPU, ACCELERATOR = "CUDA", "accelerator"  # as `MigrationRule.of`: what computes on GPUs alone, and the device of such
 _MODULES = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl", "torch", "accelerate")
 _CCL = ("init_process_group", "new_group", "init_device_mesh")
 _RANKS = ("rank", "local_rank")  # names of numbers
@@ -102,6 +102,8 @@ def describe_removal(use: ScriptUse) -> str:
     """In which versions, as the end of a sentence."""
     if use.of == GPU:
         return "needs a GPU"
+    if use.of == ACCELERATOR:
+        return "is None without a GPU"
     if use.of in {"intel_extension_for_pytorch", "oneccl_bind_pt"}:
         return f"last in {use.of} {use.last}, so nothing from torch {use.gone} on"
     parts = [f"does nothing from {use.of} {use.idle} on"] if use.idle else []
@@ -109,7 +111,7 @@ def describe_removal(use: ScriptUse) -> str:
         parts.append(f"gone from {use.of} {use.gone} on")
     if use.last and not parts:
         parts.append(f"deprecated from {use.of} {use.last} on")
-    return ", ".join(parts) or "works as before"
+    return ", ".join(parts) or "a launch line"
 
 
 Hit = tuple[int, str, MigrationRule]
@@ -154,6 +156,10 @@ def _scan_tree(tree: ast.Module, known: Sequence[MigrationRule]) -> Iterator[Hit
                 members.append(base.attr)
                 base = base.value
                 visited.add(id(base))
+            if isinstance(base, ast.Call) and id(base) in certain and not base.args:  # a part of what it returns
+                of_result = [*_match_api(node.lineno, f"{_format_value(base)}.{members[-1]}", apis)]
+                visited.update(id(base.func) for _ in of_result)
+                yield from of_result
             target = names.get(base.id, "") if isinstance(base, ast.Name) else ""
             if target and (members or "." in target):  # the latter: from ipex import optimize
                 rules = apis if id(node) in certain else others

@@ -11,7 +11,9 @@ from ipexctl.decide.launch.launch_table import parse_launch_table
 from ipexctl.decide.launch.launch_words import Translation
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers.tools import MigrateAnswer
+from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.events import Started, Workflow, finish_verb
+from ipexctl.model.text import printable
 
 
 class LaunchLines:
@@ -37,6 +39,10 @@ class LaunchLines:
 
 def migrate(file: str) -> Workflow[None]:
     """Yields a `MigrateAnswer` with the uses in ``file``."""
+    if Path(file).is_dir():
+        first = next(iter(sorted(Path(file).glob("*.py"))), None)
+        hint = advise("migrate", str(first), text="one file at a time:") if first else None
+        raise UsageError(f"{printable(file, 300)} is a directory", hint=hint)
     text = read_input(file).text
     changed_options = migration.list_rules_of_retired_options(parse_options(read_data("options.toml")))
     rules = (*migration.parse_rules(read_data("migrate.toml")), *changed_options)

@@ -119,7 +119,7 @@ def test_every_word_has_a_source_and_an_answer() -> None:
     for word in KNOWN:
         assert word.source, word.name
         assert word.instead, word.name
-        assert word.gone or word.idle or word.last or word.of == migration.GPU, word.name
+        assert word.gone or word.idle or word.last or word.of in (migration.GPU, migration.ACCELERATOR), word.name
 
 
 def instead(text: str, file: str = "go.sh") -> dict[str, str]:
@@ -146,7 +146,7 @@ mpirun -n 2 ./a.out
         (8, "ipexctl run -n 2 -e X=1 ./a.out"),
     ]  # fmt: skip
     assert [migration.describe_removal(use)[:14] for use in uses] == [
-        "works as befor", "works as befor", "last in intel_", "works as befor"
+        "a launch line", "a launch line", "last in intel_", "a launch line"
     ]  # fmt: skip
 
 
@@ -174,6 +174,14 @@ def test_options_may_stand_behind_the_file(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["migrate", str(script), "--json"])
     assert json.loads(result.stdout)["file"] == str(script)
     result = CliRunner().invoke(app, ["migrate", str(script), "other.py"])
+    assert result.exit_code == 2
+    assert f"ipexctl migrate {script}" in result.output
+
+
+def test_a_directory_is_refused_with_the_command_for_a_file_of_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+    result = CliRunner().invoke(app, ["migrate", str(tmp_path)])
     assert result.exit_code == 2
     assert f"ipexctl migrate {script}" in result.output
 
@@ -255,6 +263,20 @@ def test_what_certainly_needs_a_gpu_is_said_with_its_line(text: str, what: str) 
 def test_what_may_be_guarded_or_chosen_is_no_need_of_a_gpu(text: str) -> None:
     assert needs(text) == ""
     assert actual(text) == []
+
+
+def test_an_accelerator_may_be_none_wherever_it_is_used() -> None:
+    text = """\
+import torch
+if not torch.accelerator.is_available():
+    raise SystemExit(1)
+class Trainer:
+    def __init__(self):
+        self.acc = torch.accelerator.current_accelerator()
+"""
+    assert needs(text) == ""
+    (use,) = migration.find_uses(text, "trainer.py", KNOWN, LaunchLines())
+    assert (use.line, migration.describe_removal(use)) == (6, "is None without a GPU")
 
 
 def test_shell_files_are_not_searched_for_gpus() -> None:
