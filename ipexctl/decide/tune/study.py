@@ -206,21 +206,23 @@ class Study(ABC):
     def judge(self) -> TuneAnswer:
         """Returns what is known now."""
         ranking, best, gains = self.ranking, self.best, self._gains
-        gain, error = log(best.ratio) if best and best.ratio else 0.0, 0.0
-        if gains:
+        launches = ranking.list_launches()
+        ratio = next((row.ratio for row in launches if best and row.name == best.name), None)
+        gain, error = log(ratio) if ratio else 0.0, 0.0
+        if len(gains) >= PAIRS[0]:  # one pair alone tells less than all runs do
             runs = sum(not each.values for each in self.tried)  # of the default: a few show too little of the noise
             gain, error = fmean(gains), _NOISE * (1 + 2 / (runs - 1)) * ranking.noise * sqrt(2 / len(gains))
         clear = gain > max(error, _LEAST_GAIN) and min(gains, default=0.0) > 0
         unit = RATES.get(ranking.metric, ranking.metric)
         answer = TuneAnswer(
-            "", unit, ranking.list_launches(), best.name if best else None, len(gains), exp(gain) - 1, error,
+            "", unit, launches, best.name if best else None, len(gains), exp(gain) - 1, error,
             clear and len(gains) >= PAIRS[0], "", len(self.tried), self.watch(), self.started.budget,
         )  # fmt: skip
-        return replace(answer, verdict=describe_verdict(answer))
+        return replace(answer, verdict=describe_verdict(answer, fits=self.count_left() >= 2))
 
 
-def describe_verdict(answer: TuneAnswer) -> str:
-    """Returns the result of a study, as a sentence."""
+def describe_verdict(answer: TuneAnswer, *, fits: bool = True) -> str:
+    """Returns the result of a study, as a sentence. ``fits``: the budget has time for another pair of runs."""
     if answer.best is None and len(answer.launches) > 1:
         return "no launch was clearly faster than the default"
     if answer.best is None:
@@ -231,4 +233,5 @@ def describe_verdict(answer: TuneAnswer) -> str:
         return f"{answer.best}: {gain}"
     if answer.pairs >= PAIRS[0]:
         return f"the default is as good: the best other launch, {answer.best}, was {gain}"
-    return f"best so far: {answer.best}, {value} times as fast; too few pairs of runs in turn confirm it"
+    why = "too few pairs of runs in turn confirm it" + ("" if fits else ", and the budget has no time for another")
+    return f"best so far: {answer.best}, {value} times as fast; {why}"

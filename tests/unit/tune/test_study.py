@@ -255,3 +255,12 @@ def make_answer(pairs: int = 0, gain: float = 0.0, error: float = 0.0, **more: A
 )  # fmt: skip
 def test_a_verdict_says_no_more_than_its_pairs_show(answer: TuneAnswer, text: str) -> None:
     assert describe_verdict(answer) == text
+
+
+def test_a_launch_has_the_same_gain_in_the_table_and_in_the_verdict() -> None:
+    rates = iter([10.0, 30.0, 8.0, 36.0])
+    study = Played(lambda values, now: next(rates, 10.0), 45.0, identify=lambda v: None if "ppn" in v else identify(v))
+    answer = study.judge()
+    assert answer.pairs == 1
+    assert 1 + answer.gain == pytest.approx(answer.launches[0].ratio)
+    assert answer.verdict.endswith("too few pairs of runs in turn confirm it, and the budget has no time for another")
