@@ -55,11 +55,11 @@ def find_named_values(words: Sequence[str]) -> Iterator[str]:
     ``--api-key X``, or what follows ``API_KEY=``; else nothing."""
     for before, word in pairwise(("", *words)):
         option = before.startswith("--") and "=" not in before and not word.startswith("-")
-        found, rest = word if option and looks_secret(before) else "", word
-        while "=" in rest and not found:
-            name, _, rest = rest.partition("=")
-            found = rest if looks_secret(re.split(r"[^\w.-]", name)[-1]) else ""
-        yield found
+        secret, value = word if option and looks_secret(before) else "", word
+        while "=" in value and not secret:
+            name, _, value = value.partition("=")
+            secret = value if looks_secret(re.split(r"[^\w.-]", name)[-1]) else ""
+        yield secret
 
 
 def mask_forms(data: bytes) -> bytes:
@@ -77,13 +77,13 @@ def mask_names(data: bytes) -> bytes:
     if not any(hint in lower for hint in _read_names()[2]):
         return data
     pieces, end = [], 0
-    for found in _NAME.finditer(data):
-        secret = found.start() >= end and looks_secret((found[1] or found[2]).decode())
-        is_file = b"." in found[0] and found[0].endswith(b":")  # a password of db.password= may have digits alone
-        if secret and is_file and _POSITION.match(data, found.end()):
+    for name in _NAME.finditer(data):
+        secret = name.start() >= end and looks_secret((name[1] or name[2]).decode())
+        is_file = b"." in name[0] and name[0].endswith(b":")  # a password of db.password= may have digits alone
+        if secret and is_file and _POSITION.match(data, name.end()):
             continue
-        if secret and (value := _VALUE.match(data, found.end())):
-            pieces += [data[end : found.end()], MASK]
+        if secret and (value := _VALUE.match(data, name.end())):
+            pieces += [data[end : name.end()], MASK]
             end = value.end()
     return b"".join([*pieces, data[end:]]) if pieces else data
 
@@ -92,12 +92,12 @@ def find_beginning(data: bytes) -> int:
     """Returns where the last word of a text begins to look like a secret; its length, where it does not."""
     begin = max(map(data.rfind, b" \t\r\n")) + 1
     word = data[begin:].lower()
-    found = (word.find(hint) for hints, _ in _read_forms().values() for hint in hints)
-    return begin + min((at for at in found if at >= 0), default=len(word))
+    places = (word.find(hint) for hints, _ in _read_forms().values() for hint in hints)
+    return begin + min((at for at in places if at >= 0), default=len(word))
 
 
 def ends_in_key(data: bytes) -> bool:
     """Returns whether a text ends inside of a private key, whose next lines are secret, too."""
     last = data.rfind(b"-----BEGIN")
-    found = re.match(_read_forms()["private-key"][1], data[last:]) if last >= 0 else None
-    return found is not None and found.end() == len(data) - last and b"-----END" not in found[0]
+    key = re.match(_read_forms()["private-key"][1], data[last:]) if last >= 0 else None
+    return key is not None and key.end() == len(data) - last and b"-----END" not in key[0]

@@ -80,7 +80,7 @@ Cleaned = NamedTuple("Cleaned", [("removed", int)])
 Offer = NamedTuple("Offer", [("port", int), ("token", str)])  # of the host's own HTTP server
 Fetched = NamedTuple("Fetched", [("files", List[str]), ("why", str)])
 Present = NamedTuple("Present", [("paths", List[str])])
-Used = NamedTuple("Used", [("used", List[str])])
+Used = NamedTuple("Used", [("used", List[str]), ("runs", List[str])])  # environments, and runs whose processes use them
 Removed = NamedTuple("Removed", [("used", List[str]), ("removed", List[str])])
 
 

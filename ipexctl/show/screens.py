@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from ipexctl.model.answers import AnyAnswer, UnknownAnswer, get_answer_kind, get_next_command, is_dry
-from ipexctl.model.errors import Kind, advise, complete_hint
+from ipexctl.model.errors import Hint, Kind, advise, complete_hint
 from ipexctl.model.reports import Cleanup, CommandReport, RunOutcome
 
 if TYPE_CHECKING:
@@ -104,18 +104,11 @@ def format_next_steps(
         if report and report.run and report.run.reason == "lost":
             words = f"why they are lost: {complete_hint(advise('doctor'), place)}; without them:"
         return [*items, *typeset.format_next_step(words, without)]
-    if (
-        report
-        and report.run
-        and report.verb != "logs"
-        and _find_next_step(report.run, place) not in _list_commands(hints)
-    ):
-        items += format_next_step(report.run, place)
+    if report and report.run and report.verb != "logs":
+        step = _find_next_step(report.run, place)
+        if not isinstance(step, Hint) or step.words not in [hint.words for hint in hints if isinstance(hint, Hint)]:
+            items += format_next_step(report.run, place)
     return items
-
-
-def _list_commands(hints: Iterable[str]) -> list[str]:
-    return [hint.rpartition("\n")[2] for hint in hints]
 
 
 def list_next_commands(answer: AnyAnswer | None, report: CommandReport | None) -> list[list[str]]:

@@ -117,9 +117,9 @@ class Sources(Record):
         return _put_login(url, self.find_login(url)) if "://" in url else url
 
     def list_names(self) -> tuple[str, ...]:
-        """Returns the sources for messages: without user names and passwords."""
+        """Returns the sources for messages: each once, without user names and passwords."""
         indexes = [] if self.no_index else [*self.extra, self.index or "the default package index"]
-        return tuple(redact_url(url) for url in (*self.find_links, *indexes))
+        return tuple(dict.fromkeys(redact_url(url) for url in (*self.find_links, *indexes)))
 
 
 def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None = None) -> Sources:

@@ -192,7 +192,12 @@ def make_command_without(state: RunState, *hosts: str) -> Hint | None:
         name, equals, value = word.partition("=")
         if name in ("--limit", "-l") and (equals or at + 1 < script):
             limit = value if equals else words[at + 1]
-            words[at : at + (1 if equals else 2)] = ["--limit", ":".join([limit, *without])]
+            names = limit.split(",")
+            if state.command and {*names} <= {*state.command.hosts}:  # no patterns: those that are left
+                limit = ",".join(name for name in names if name not in hosts)
+            else:
+                limit = ":".join([limit, *without])
+            words[at : at + (1 if equals else 2)] = ["--limit", limit]
             break
     else:
         words[1:1] = ["--limit", ",".join(without)]

@@ -103,6 +103,13 @@ def has_mark(pid: int, mark: str) -> bool:
     return mark.encode() in read_file("/proc/%d/environ" % pid).split(b"\0")
 
 
+def read_run(pid: int) -> str:
+    """Returns the run that the process was started in; empty outside of runs."""
+    begin = (paths.RUN_ENV + "=").encode()
+    words = read_file("/proc/%d/environ" % pid).split(b"\0")
+    return next((word[len(begin) :].decode("ascii", "replace") for word in words if word.startswith(begin)), "")
+
+
 def create_cgroup(run: str, label: str) -> str:
     """Returns a control group below this process's own, as a directory; empty where that is not allowed."""
     try:

@@ -395,13 +395,13 @@ def compute_capped_share(before: "Dict[str, Tuple[int, int]]", now: "Dict[str, T
     return round(max(shares), 3) if shares else None
 
 
-SEGMENTS = 100  # of TCP, at least, of which a share says something
+LEAST_SEGMENTS = 100  # of TCP, at least, of which a share says something
 
 
 def compute_resent_share(before: "Tuple[int, int]", now: "Tuple[int, int]") -> "Optional[float]":
     """Returns the share of TCP segments that were sent again, or None where few were sent at all."""
     sent, again = max(0, now[0] - before[0]), max(0, now[1] - before[1])
-    return round(min(1.0, again / sent), 4) if sent >= SEGMENTS else None
+    return round(min(1.0, again / sent), 4) if sent >= LEAST_SEGMENTS else None
 
 
 HIGHEST_POWER = 1000.0  # watts of one package: more than any processor of the kind draws

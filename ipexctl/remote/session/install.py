@@ -374,10 +374,14 @@ class InstallSession(relay.FileRelay):
         base = os.path.realpath(self.base)
         ids = list_environments(base)
         ids_in_use: Set[str] = set()
+        runs: Set[str] = set()
         for pid in filter(str.isdigit, os.listdir("/proc")):
             text = procs.read_file("/proc/%s/maps" % pid)
-            ids_in_use.update(id for id in ids if os.fsencode(os.path.join(base, id) + "/") in text)
-        return messages.Used(sorted(ids_in_use))
+            mapped = [id for id in ids if os.fsencode(os.path.join(base, id) + "/") in text]
+            ids_in_use.update(mapped)
+            if mapped:
+                runs.add(procs.read_run(int(pid)))
+        return messages.Used(sorted(ids_in_use), sorted(runs - {""}))
 
     def remove_unused(self, keep: List[str]) -> messages.Removed:
         """Removes complete environments other than ``keep``, the cache of wheels and what is incomplete."""
@@ -493,8 +497,8 @@ def find_mount(path: str) -> str:
 
 
 USUAL_PLACES = ("/scratch", "/data", "/work", "/local", "/srv", "/opt", "/var/tmp")  # where hosts often have room
-MOUNTS = 32  # file systems that are looked at
-PASSING = ("tmpfs", "devtmpfs", "ramfs", "overlay", "squashfs", "iso9660")  # kinds that are gone, or no disk
+MOUNT_LIMIT = 32  # file systems that are looked at
+NO_DISKS = ("tmpfs", "devtmpfs", "ramfs", "overlay", "squashfs", "iso9660")  # kinds that are gone, or no disk
 
 
 def list_mounts() -> List[str]:
@@ -504,8 +508,8 @@ def list_mounts() -> List[str]:
             rows = [line.split()[1:3] for line in mounts]
     except OSError:
         return []
-    kept = [path for path, kind in rows if kind not in PASSING and not path.startswith(("/proc", "/sys", "/dev"))]
-    return [path for path in kept if "\\" not in path and path != "/"][:MOUNTS]
+    kept = [path for path, kind in rows if kind not in NO_DISKS and not path.startswith(("/proc", "/sys", "/dev"))]
+    return [path for path in kept if "\\" not in path and path != "/"][:MOUNT_LIMIT]
 
 
 def find_obstacle(path: str) -> str:

@@ -12,7 +12,7 @@ from ipexctl.model.errors import Failure, Kind, advise, choose_exit, split_resul
 from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, Progress, StepOutcome, Workflow
 from ipexctl.model.hosts import Command, Host, Inventory, Link
 from ipexctl.model.tasks import Uninstall
-from ipexctl.model.text import fold_names, format_size, group_pairs, parse_integer, pluralize, printable
+from ipexctl.model.text import fold_names, format_size, group_pairs, join_names, parse_integer, pluralize, printable
 from ipexctl.protocol.session import Removed, Used
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import make_started
@@ -81,16 +81,16 @@ def _remove_envs(sessions: InstallSessions, pythons: Mapping[str, str], installe
     """From all hosts. Where hosts share a file system, a job on any of them keeps the environment, and one of them
     removes it for all."""
 
-    def begin(link: Link, _: Emit) -> list[str]:
+    def begin(link: Link, _: Emit) -> Used:
         sessions.open(link, pythons[link.host.name])
-        return sessions.call(link.host.name, "find_used", Used).used
+        return sessions.call(link.host.name, "find_used", Used)
 
     def remove(link: Link, emit: Emit) -> int | Failure:
         name = link.host.name
         progress = partial(Progress, name, "remove", unit="files", local=True)
         answer = sessions.call(name, "remove", Removed, progress=lambda done, total: emit(progress(done, total)))
         if answer.used:
-            return _describe_environment_use(sessions, name, name, answer.used[0])
+            return _describe_environment_use(sessions, name, name, Used(answer.used, []))
         return len(answer.removed)
 
     used = yield from sessions.run(list(pythons), "look for running jobs", begin)
@@ -98,11 +98,11 @@ def _remove_envs(sessions: InstallSessions, pythons: Mapping[str, str], installe
     groups += [[name] for name in used if name not in installed]
     leaders = []
     for group in groups:
-        working = [name for name in group if used[name]]
+        working = [name for name in group if used[name].used]
         if not working:
             leaders.append(group[0])
         for name in group if working else ():
-            sessions.failed[name] = _describe_environment_use(sessions, name, working[0], used[working[0]][0])
+            sessions.failed[name] = _describe_environment_use(sessions, name, working[0], used[working[0]])
             yield HostFailed(sessions.failed[name])
 
     def describe(count: int) -> tuple[StepOutcome, str]:
@@ -114,7 +114,8 @@ def _remove_envs(sessions: InstallSessions, pythons: Mapping[str, str], installe
             sessions.failed |= {name: replace(sessions.failed[group[0]], host=name) for name in group}
 
 
-def _describe_environment_use(sessions: InstallSessions, host: str, worker: str, id: str) -> Failure:
-    job = "a job" if worker == host else f"a job on {worker}"
-    what = f"{job} still uses {sessions.venv}.d/{printable(id, 80)}"
+def _describe_environment_use(sessions: InstallSessions, host: str, worker: str, used: Used) -> Failure:
+    job = f"run {printable(join_names(used.runs, 2), 80)}" if used.runs else "a job"
+    job += "" if worker == host else f" on {worker}"
+    what = f"{job} still uses {sessions.venv}.d/{printable(used.used[0], 80)}"
     return Failure(host, Kind.BUSY, what, advise("ps", text="wait for it, or stop it; this lists the runs:"), "used")

@@ -110,7 +110,7 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
     yield from ranks.read_unreferenced(at)
     report = None if ended else read_report(directory)
     if not ended and not (report and report.refused):  # which ends in the middle
-        yield _make_warning(at, "the record ends here, without the command's own end")
+        yield _make_warning(at, "the record ends here: its command is still at work, or was killed")
 
 
 def read_preparation(runs: Path, run: str) -> Iterator[e.Event]:

@@ -237,6 +237,13 @@ def test_a_torchrun_inside_the_run_is_the_cause_of_worlds_of_one(tmp_path: Path)
     assert "--engine torchrun SCRIPT" in report.causes[0]
 
 
+def test_lightning_has_words_for_its_trainer_and_for_its_fabric() -> None:
+    report = describe_worlds(journal.SeparateWorlds({1: 2}, 3, 0, [("lightning", "", "")]))
+    assert report is not None
+    assert "the Trainer num_nodes" in report.causes[0]
+    assert "Fabric() needs --engine lightning" in report.causes[0]
+
+
 def test_separate_worlds_are_described_with_what_was_found_or_what_usually_is_it() -> None:
     assert describe_worlds(journal.SeparateWorlds({})) is None
     report = describe_worlds(journal.SeparateWorlds({1: 1, 2: 2}, 3))

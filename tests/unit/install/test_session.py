@@ -503,10 +503,10 @@ def test_an_environment_that_a_process_uses_is_known_by_a_link_to_it_too(tmp_pat
     home.symlink_to(real)
     program = environment / "bin" / "sleep"
     shutil.copy(shutil.which("sleep") or "sleep", program)
-    process = subprocess.Popen([home / "env.d" / "x" / "bin" / "sleep", "60"])
+    process = subprocess.Popen([home / "env.d" / "x" / "bin" / "sleep", "60"], env={"IPEXCTL_RUN": "r1"})
     try:
         with start(PROGRAM) as session, guard_start.map_file(str(home / "env.d/y/ipexctl.json")):
-            assert session.call("find_used", Used, venv=str(home / "env")) == Used(["x", "y"])
+            assert session.call("find_used", Used, venv=str(home / "env")) == Used(["x", "y"], ["r1"])
             assert session.call("remove", Removed, venv=str(home / "env")) == Removed(["x", "y"], [])
         assert program.exists()
     finally:

@@ -338,3 +338,7 @@ def test_a_package_of_which_only_the_source_fits_is_named_and_that_nothing_is_bu
     assert refused.value.hint == "ipexctl install --build inhouse"
     with pytest.raises(UsageError, match="cannot be resolved"):
         resolve_wheels(find_uv(), ["nowhere"], WheelTarget("3.11", "2.28"), sources)
+
+
+def test_a_place_that_is_named_twice_is_shown_once() -> None:
+    assert Sources(find_links=("/wheels", "/wheels"), no_index=True).list_names() == ("/wheels",)

@@ -325,7 +325,7 @@ def test_a_record_cut_off_anywhere_is_shown_up_to_there(runs: Path) -> None:
         events.write_bytes(whole[:size])
         messages = [line.event for line in read_saved_run(made.directory) if isinstance(line.event, e.Message)]
         texts = [message.text for message in messages]
-        assert texts[-1] == "the record ends here, without the command's own end"
+        assert texts[-1] == "the record ends here: its command is still at work, or was killed"
         assert fold(read_saved_run(made.directory)).exit is not Exit.OK
     events.write_bytes(whole[: first - 1])
     with pytest.raises(UsageError, match="holds no event"):
