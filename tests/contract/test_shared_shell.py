@@ -2,7 +2,9 @@
 
 import os
 import re
+import shutil
 import signal
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ipexctl.act.scripts import read_script
 from ipexctl.act.ssh import Links, LocalLink
 from ipexctl.act.ssh.shared_shell import EndFinder
 from ipexctl.model.hosts import Command, Host, LinkError
@@ -100,6 +103,21 @@ def test_a_server_with_room_for_one_session_gets_one_at_a_time(tmp_path: Path) -
         with link.stream(sh("cat")), pytest.raises(LinkError, match="opens no further session"):
             link.run(sh("echo beside it"))
         links.close()
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "busybox"])
+def test_a_shell_without_a_command_ends_after_a_limit_though_its_client_says_nothing(shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell}")
+    text = read_script("shared_shell.sh").replace("limit=600", "limit=1")
+    words = [shell, *(["sh"] if shell == "busybox" else []), "-c", text]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(b"26 5 end\n{ sleep 2; cat; exit 3 \n }input")
+        process.stdin.flush()
+        assert process.stdout.read() == b"input\nend 3\n"
+        assert process.wait(60) == 0
 
 
 def test_a_shell_that_was_killed_is_replaced(server: Server) -> None:
