@@ -8,13 +8,23 @@ from ipexctl.decide.parsing.host_entries import Beside, HostTree, Word, assemble
 from ipexctl.decide.parsing.host_lines import read_host_lines, read_host_list
 from ipexctl.decide.parsing.host_patterns import limit_inventory
 from ipexctl.decide.parsing.input_errors import InputErrors
-from ipexctl.decide.parsing.schedulers import SCHEDULERS, find_variable, read_lsf, read_pbs, read_slurm
+from ipexctl.decide.parsing.schedulers import (
+    SCHEDULERS,
+    find_node_file,
+    find_variable,
+    read_lsf,
+    read_node_file,
+    read_slurm,
+)
 from ipexctl.decide.parsing.yaml_inventory import VAULT, read_variables, read_yaml, refuse_program
 from ipexctl.model.errors import Origin
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 
-__all__ = ["SCHEDULERS", "VariableFile", "limit_inventory", "parse_allocation", "parse_inventory", "parse_list"]
+__all__ = [
+    "SCHEDULERS", "VariableFile", "find_node_file", "limit_inventory", "parse_allocation", "parse_inventory",
+    "parse_list",
+]  # fmt: skip
 
 _GROUP_LINE = re.compile(r"""(?:[A-Za-z_][^\s:]*|"[^"]*"|'[^']*')\s*:\s*(#.*)?""")
 
@@ -56,11 +66,12 @@ def parse_list(text: str, source: str = "--hosts") -> Inventory:
 
 
 def parse_allocation(scheduler: str, environ: Mapping[str, str], nodefile: str = "") -> Inventory:
-    """Returns the hosts of the batch job that ``environ`` describes; for ``pbs``, ``nodefile`` is the text of
-    ``PBS_NODEFILE``. ``scheduler`` is one of `SCHEDULERS`. Raises `UsageError`."""
+    """Returns the hosts of the batch job that ``environ`` describes; ``nodefile`` is the text of what `find_node_file`
+    names. ``scheduler`` is one of `SCHEDULERS`. Raises `UsageError`."""
     if scheduler == "pbs":
-        file = find_variable(scheduler, environ, "PBS_NODEFILE")
-        return _assemble_or_raise(read_pbs(nodefile, environ[file], InputErrors(environ[file])), scheduler)
+        find_variable(scheduler, environ, "PBS_NODEFILE")
+    if file := find_node_file(scheduler, environ):
+        return _assemble_or_raise(read_node_file(nodefile, file, InputErrors(file)), scheduler)
     if scheduler == "lsf":
         return _assemble_or_raise(read_lsf(environ, InputErrors("LSB_MCPU_HOSTS")), scheduler)
     return _assemble_or_raise(read_slurm(environ, InputErrors("SLURM_JOB_NODELIST")), scheduler)

@@ -20,7 +20,8 @@ _SSH = ("ssh", "paramiko", "paramiko_ssh", "libssh", "openssh")
 _CONNECTIONS = {"local": "yes", **dict.fromkeys(_SSH, "no")}
 _PRIORITY = "ansible_group_priority"
 _DOUBLE_HINT = (
-    "name each host once: several ranks on it are slots=N, several servers at one address NAME address=… port=…"
+    "name each host once: several ranks on it are slots=N (a file of a PBS job: --hosts pbs), several servers at one "
+    "address NAME address=… port=…"
 )
 
 
@@ -80,7 +81,7 @@ class HostTree:
         """Stores one ``key=value`` under its canonical name, or adds its errors. ``open_keys``: as ``open``. Ansible's
         names stay: which of several counts is known when all are."""
         is_open, name, text, add = self.open or open_keys, key.text, value.text, self.problems.add
-        if not (is_open and name == "username"):  # nobody's login there
+        if not is_open:
             name = validators.ALIASES.get(name, name)
         meant = validators.ANSIBLE.get(name, name)
         foreign = meant not in validators.KEYS

@@ -30,6 +30,13 @@ def find_variable(scheduler: str, environ: Mapping[str, str], *names: str) -> st
     raise UsageError(what, hint=_HINTS[scheduler])
 
 
+def find_node_file(scheduler: str, environ: Mapping[str, str]) -> str:
+    """Returns the file with a line for each slot of the job; empty where variables list its hosts."""
+    if scheduler == "lsf" and not (environ.get("LSB_MCPU_HOSTS") or environ.get("LSB_HOSTS")):
+        return environ.get("LSB_DJOB_HOSTFILE", "")
+    return environ.get("PBS_NODEFILE", "") if scheduler == "pbs" else ""
+
+
 def read_slurm(environ: Mapping[str, str], problems: InputErrors) -> HostTree:
     """``SLURM_JOB_NODELIST`` (``node[01-04],gpu7``), with slots from ``SLURM_TASKS_PER_NODE`` (``4(x4),2``) if set."""
     name = find_variable("slurm", environ, "SLURM_JOB_NODELIST", "SLURM_NODELIST")
@@ -53,8 +60,8 @@ def read_lsf(environ: Mapping[str, str], problems: InputErrors) -> HostTree:
     return _set_slots(read_host_list(",".join(hosts), name, problems), counts, Origin(name), environ[name])
 
 
-def read_pbs(text: str, source: str, problems: InputErrors) -> HostTree:
-    """Returns the file that ``PBS_NODEFILE`` names: a line for each slot."""
+def read_node_file(text: str, source: str, problems: InputErrors) -> HostTree:
+    """Returns the hosts of a file of PBS or LSF: a line for each slot."""
     tree, lines = HostTree(problems), text.split()
     hosts, counts = _count_repeats(lines)
     for host in hosts:

@@ -151,8 +151,12 @@ KEYS: Mapping[str, Check] = {
 }
 """The keys of a host, with what their values may be."""
 
-ALIASES: Mapping[str, str] = {**dict.fromkeys(("max-slots", "slots_max", "slots-max"), "max_slots"), "username": "user"}
-"""What MPIs call our keys. ``username`` is a variable of its own in an inventory of Ansible."""
+ALIASES: Mapping[str, str] = {
+    **dict.fromkeys(("max-slots", "slots_max", "slots-max"), "max_slots"),
+    **dict.fromkeys(("slot", "count", "cpu", "cpus"), "slots"),
+    "username": "user",
+}
+"""What MPIs call our keys. In an inventory of Ansible they are variables of its own."""
 
 ANSIBLE: Mapping[str, str] = {
     **dict.fromkeys(("ansible_user", "ansible_ssh_user"), "user"),

@@ -63,11 +63,14 @@ _BAR = re.compile(
     r"(?<![\d.])(\d{1,15})(?:/(\d{1,15})|it|batch) \[[\d:]{4,12}(?:<[\d:?, a-z]{1,20})?,\s{0,4}"
     r"([\d.]{1,15}|\?) ?([A-Za-z]{1,12})/([A-Za-z]{1,12})"
 )
+_RICH_BAR = re.compile(  # Lightning's RichProgressBar
+    r"[━╸╺] {0,4}(\d{1,15})/(\d{1,15}) [\d:]{4,12} • [-\d:]{4,12} {1,4}([\d.]{1,15}) ?([A-Za-z]{1,12})/([A-Za-z]{1,12})"
+)
 _EPOCH_STEP = re.compile(r"\]?\s{0,4}\[\s{0,8}(\d{1,15})/\s{0,8}(\d{1,15})\](?! ?\()")
 # Bars that count something else than steps of a training.
 _OTHER_BAR = re.compile(
     r"\s*(?:load|map|download|fetch|filter|generat|sav|writ|tokeniz|eval|predict|resolv|upload|valid|sanity|test|infer"
-    r"|cast|shuffl|pack|extract|unzip|build|compil|convert|encod|pars|read|scan|check|prepar|merg|quanti|calibrat)",
+    r"|cast|process|shuffl|pack|extract|unzip|build|compil|convert|encod|pars|read|scan|check|prepar|merg|quanti|calibrat)",
     re.I,
 )
 _DATASETS_BAR = re.compile(r"\[[\d:]{4,12}(?:<[^,\]]{1,20})?, {0,4}[\d.]{1,15} examples/s\]")
@@ -119,8 +122,8 @@ def _parse_number(word: str) -> float | None:
 
 
 def _read_bar(line: str) -> dict[str, float]:
-    """Of tqdm's bars: how far, of how many, how fast."""
-    bars = [*_BAR.finditer(line)]
+    """Of bars of tqdm and Rich: how far, of how many, how fast."""
+    bars = [*_BAR.finditer(line)] or [*_RICH_BAR.finditer(line)]
     if not bars:
         return {}
     bar = bars[-1]

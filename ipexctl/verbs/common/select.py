@@ -80,7 +80,7 @@ def _read_hosts(hosts: str, environ: Mapping[str, str], cwd: Path) -> Inventory:
     scheduler = hosts.strip()
     if scheduler not in parsing.SCHEDULERS:
         return parsing.parse_list(hosts)
-    nodefile = environ.get("PBS_NODEFILE") if scheduler == "pbs" else None
+    nodefile = parsing.find_node_file(scheduler, environ)
     text = read_input(nodefile, cwd=cwd).text if nodefile else ""
     return parsing.parse_allocation(scheduler, environ, text)
 

@@ -76,6 +76,11 @@ def test_intels_openmp_speaks_for_gnus_where_it_is_preloaded(run: Path) -> None:
     assert "OpenMP twice" in libraries.describe_duplicate_libraries(result, "")[0]
 
 
+def test_two_wheels_with_gnus_openmp_are_no_conflict(run: Path) -> None:
+    wheels = [library(run, f"{name}.libs/libgomp-{name}.so.1", CODE) for name in ("torch", "scikit_learn")]
+    assert libraries.describe_duplicate_libraries([("OpenMP", wheel, "") for wheel in wheels], "") == []
+
+
 def test_a_helper_without_torch_does_not_speak_for_its_rank(run: Path) -> None:
     mpi = library(run, "libmpi.so.12", MPI)
     assert load(run, mpi, code=RANK.replace("import torch", "")) == []

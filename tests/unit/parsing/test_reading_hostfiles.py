@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.decide.parsing import parse_allocation, parse_inventory, parse_list, yaml_nodes
+from ipexctl.decide.parsing import find_node_file, parse_allocation, parse_inventory, parse_list, yaml_nodes
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.hosts import Host, Inventory
 from tests.tables import read_table
@@ -185,6 +185,16 @@ def test_the_job_of_lsf_gives_hosts_and_slots() -> None:
     assert [(host.name, host.slots) for host in inventory] == [("a", 4), ("b", 2)]
     inventory = parse_allocation("lsf", {"LSB_HOSTS": "b a b"})
     assert [(host.name, host.slots) for host in inventory] == [("b", 2), ("a", 1)]
+    environ = {"LSB_DJOB_HOSTFILE": "/home/u/.lsbatch/7.hostfile"}
+    assert find_node_file("lsf", environ) == "/home/u/.lsbatch/7.hostfile"
+    inventory = parse_allocation("lsf", environ, "b\nb\na\n")
+    assert [(host.name, host.slots) for host in inventory] == [("b", 2), ("a", 1)]
+
+
+@pytest.mark.parametrize("key", ["slots", "slot", "cpu", "cpus", "count"])
+def test_open_mpi_has_several_names_for_slots(key: str) -> None:
+    (host,) = parse_inventory(f"n1 {key}=4\n", "hostfile")
+    assert (host.name, host.slots) == ("n1", 4)
 
 
 def test_the_file_of_pbs_gives_hosts_and_slots() -> None:
