@@ -25,6 +25,6 @@ def test_an_eager_socket_acknowledges_at_once() -> None:
 def test_a_connection_is_eager_until_its_first_session(server: Server) -> None:
     with closing(Links(known_hosts=server.known_hosts, config=None)) as links:
         link: Any = links.open(server.host())
-        assert link._transport.sock.socket.eager
+        assert link._transport.sock.eager
         link.run(Command(("true",)))
-        assert not link._transport.sock.socket.eager
+        assert not link._transport.sock.eager

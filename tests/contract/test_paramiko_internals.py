@@ -15,7 +15,7 @@ from typing import Any
 import paramiko
 import pytest
 
-from ipexctl.act.ssh.paramiko_internals import BufferedSocket, OutputEvent, QuietTransport, SharedAgent
+from ipexctl.act.ssh.paramiko_internals import OutputEvent, QuietTransport, SharedAgent
 from tests.contract.sshd import Server, keygen, sshd
 from tests.waiting import wait
 
@@ -114,52 +114,14 @@ def test_completion_event_ends_the_wait_for_a_transport_that_is_closed() -> None
         assert connected.wait(60)
 
 
-def test_a_buffered_socket_says_that_it_is_closed_and_the_thread_ends(server: Server) -> None:
+def test_a_socket_that_is_closed_ends_the_thread(server: Server) -> None:
     recorder = Recorder(socket.create_connection(("127.0.0.1", server.port)))
     recorder.start_client(timeout=60)
-    assert isinstance(recorder.sock, BufferedSocket)
     recorder.sock.shutdown(socket.SHUT_RDWR)
     recorder.close()
     recorder.sock.close()
     recorder.join(60)
     assert not recorder.is_alive()
-
-
-def test_a_buffered_socket_gives_the_bytes_in_their_order() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(bytes(range(200)))
-        theirs.shutdown(socket.SHUT_WR)
-        buffered = BufferedSocket(ours)
-        pieces = [buffered.recv(7) for _ in range(40)]
-    assert b"".join(pieces) == bytes(range(200))
-
-
-class RecordingSocket(socket.socket):
-    """A socket that notes how much was asked of it at a time."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        super().__init__(fileno=sock.detach())
-        self.sizes: list[int] = []
-
-    def recv(self, size: int, flags: int = 0) -> bytes:
-        self.sizes.append(size)
-        return super().recv(size, flags)
-
-
-def test_a_buffered_socket_reads_more_at_a_time_while_more_comes_and_little_afterwards() -> None:
-    ours, theirs = socket.socketpair()
-    sent = bytes(range(256)) * 800  # fits the socket's buffer
-    with RecordingSocket(ours) as recording, theirs:
-        buffered = BufferedSocket(recording)
-        theirs.sendall(sent[:100_000])
-        theirs.sendall(b"x")
-        received = b"".join(buffered.recv(1) for _ in range(100_001))
-        assert received == sent[:100_000] + b"x"
-        assert recording.sizes == [4096 << doubled for doubled in range(5)]
-        theirs.sendall(b"yz")
-        assert buffered.recv(2) == b"yz"
-    assert recording.sizes[-1] == 4096
 
 
 def test_one_event_tells_of_both_outputs(transport: Recorder) -> None:

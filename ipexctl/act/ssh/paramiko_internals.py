@@ -39,42 +39,8 @@ from paramiko.common import (
 )
 from paramiko.message import Message
 
-_READ_AHEAD = 4 << 10  # bytes; each idle connection has a buffer of this size waiting
-_READ_AHEAD_LIMIT = 256 << 10  # bytes that are read at a time where more keeps coming
-
 _CHANNEL_HANDLERS: dict[int, Callable[[paramiko.Channel, Message], None]]
 _CHANNEL_HANDLERS = paramiko.Transport._channel_handler_table  # type: ignore[attr-defined]
-
-
-class BufferedSocket:
-    """A socket that reads ahead. Paramiko reads the head and the body of each packet apart; every read is two system
-    calls and a fight for the interpreter's lock, which on hundreds of connections is most of the work. A read
-    that fills its buffer makes the next one twice as large, up to a limit; any other makes it small again."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.socket = sock
-        self._buffer = b""
-        self._position = 0
-        self._ahead = _READ_AHEAD
-        self.send, self.settimeout, self.shutdown = sock.send, sock.settimeout, sock.shutdown
-        self.close, self.getpeername = sock.close, sock.getpeername
-
-    @property
-    def _closed(self) -> bool:
-        return self.socket.fileno() < 0
-
-    def recv(self, size: int) -> bytes:
-        if not self._buffer:
-            if size >= self._ahead:
-                return self.socket.recv(size)
-            self._buffer = self.socket.recv(self._ahead)
-            full = len(self._buffer) == self._ahead
-            self._ahead = min(2 * self._ahead, _READ_AHEAD_LIMIT) if full else _READ_AHEAD
-        data = self._buffer[self._position : self._position + size]
-        self._position += len(data)
-        if self._position == len(self._buffer):
-            self._buffer, self._position = b"", 0  # idle connections hold no data
-        return data
 
 
 class QuietTransport(paramiko.Transport):
@@ -96,8 +62,7 @@ class QuietTransport(paramiko.Transport):
 
     def __init__(self, sock: Any, window: int) -> None:
         """``window`` is how many bytes the host may send ahead on one channel."""
-        wrapped: Any = BufferedSocket(sock) if isinstance(sock, socket.socket) else sock
-        super().__init__(wrapped, default_window_size=window)
+        super().__init__(sock, default_window_size=window)
         self._channel_handler_table = {**_CHANNEL_HANDLERS, MSG_CHANNEL_REQUEST: _handle_channel_request}
         for reply in (MSG_REQUEST_SUCCESS, MSG_REQUEST_FAILURE):
             self._handler_table[reply] = lambda message: self.handle_keepalive_reply()  # type: ignore[attr-defined]
@@ -131,8 +96,8 @@ class QuietTransport(paramiko.Transport):
             self.completion_event.set()
 
     def _check_banner(self) -> None:
-        if isinstance(self.sock, BufferedSocket):
-            self.prepare_banner_read(self.sock.socket)
+        if isinstance(self.sock, socket.socket):
+            self.prepare_banner_read(self.sock)
         super()._check_banner()  # type: ignore[misc]
 
     def _keep_login_banner(self, message: Message) -> None:
