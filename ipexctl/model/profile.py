@@ -1,8 +1,6 @@
 """The profile of a run: where the profiled steps of all ranks spent their time. Times are in seconds."""
 
-from collections.abc import Mapping
-
-from ipexctl.model.json_values import JsonRecord, field
+from ipexctl.model.json_values import JsonRecord
 
 
 class ProfiledRank(JsonRecord):
@@ -28,12 +26,11 @@ class UnprofiledRank(JsonRecord):
 
 
 class OperatorTime(JsonRecord):
-    """An operator, of all ranks and steps together: ``own`` is without the operators that it called, ``total`` with."""
+    """An operator, of all ranks and steps together: ``own`` is without the operators that it called."""
 
     name: str
     calls: int
     own: float
-    total: float
 
 
 class CollectiveTime(JsonRecord):
@@ -58,7 +55,6 @@ class KernelTime(JsonRecord):
     dtype: str
     calls: int
     seconds: float
-    hosts: tuple[str, ...]
 
 
 class Profile(JsonRecord):
@@ -72,5 +68,4 @@ class Profile(JsonRecord):
     operators: tuple[OperatorTime, ...] = ()
     collectives: tuple[CollectiveTime, ...] = ()
     kernels: tuple[KernelTime, ...] = ()
-    onednn: Mapping[str, str] = field(default_factory=dict)  # host → the instruction set that oneDNN reported
     notes: tuple[str, ...] = ()

@@ -26,7 +26,6 @@ def test_the_steps_of_all_ranks_are_profiled_and_the_late_rank_is_seen(native: I
     assert (reduces.calls, reduces.matched) == (2 * 3, 3)
     assert {"aten::addmm", "Optimizer.step#AdamW.step"} <= {row.name for row in profile.operators}
     assert sum(row.calls for row in profile.kernels if row.primitive == "convolution") >= 2 * 3
-    assert {*profile.onednn} == {"node0", "node1"}
     assert len([*(workspace.records[-1] / "profile/hosts").rglob("*.trace.json.gz")]) == 2
     again = workspace.succeed("profile")
     assert "gloo:all_reduce" in again.out

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ipexctl.decide.profile import traces
 from ipexctl.decide.profile.steps import RecordedSteps
 from ipexctl.model.json_values import Record
-from ipexctl.model.profile import CollectiveTime, OperatorTime, Profile, ProfiledRank, UnprofiledRank
+from ipexctl.model.profile import CollectiveTime, KernelTime, OperatorTime, Profile, ProfiledRank, UnprofiledRank
 
 OPERATOR_LIMIT = 100  # in the profile; the traces have all
 
@@ -24,11 +24,15 @@ class RankSummary(Record):
     seconds: float
     operators: Mapping[str, traces.Sum]
     collectives: tuple[traces.Collective, ...]
-    kernels: traces.KernelReport
+    kernels: Mapping[traces.Kernel, traces.Sum]
 
 
 def summarise_rank(
-    rank: int, host: str, slices: Sequence[traces.Slice], steps: RecordedSteps, kernels: traces.KernelReport
+    rank: int,
+    host: str,
+    slices: Sequence[traces.Slice],
+    steps: RecordedSteps,
+    kernels: Mapping[traces.Kernel, traces.Sum],
 ) -> RankSummary:
     """Returns what the profile needs of one rank."""
     works = [traces.Collective(f"impi:{name[:40]}", begin / 1e3, end / 1e3) for name, begin, end in steps.works]
@@ -103,16 +107,22 @@ def build_profile(
         )
         for each in summaries
     )
+    operators = traces.add_sums(each.operators for each in summaries)
+    kernels = traces.add_sums(each.kernels for each in summaries)
     return Profile(
         run,
         first,
         last,
         ranks,
         tuple(missing),
-        _add_operators(summaries),
+        tuple(OperatorTime(name, *each) for name, each in operators[:OPERATOR_LIMIT]),
         _add_collectives(summaries, waits.calls),
-        tuple(traces.sum_kernels((each.host, each.kernels) for each in summaries)),
-        {each.host: each.kernels.isa for each in summaries if each.kernels.isa},
+        tuple(
+            KernelTime(
+                kernel.primitive, kernel.implementation, traces.find_isa(kernel.implementation), kernel.dtype, *each
+            )
+            for kernel, each in kernels
+        ),
         waits.notes,
     )
 
@@ -124,16 +134,6 @@ def _measure_union(spans: Sequence[tuple[float, float]]) -> float:
         covered += max(0.0, end - max(start, until))
         until = max(until, end)
     return covered
-
-
-def _add_operators(summaries: Sequence[RankSummary]) -> tuple[OperatorTime, ...]:
-    sums: dict[str, traces.Sum] = {}
-    for summary in summaries:
-        for name, each in summary.operators.items():
-            before = sums.get(name, traces.Sum())
-            sums[name] = traces.Sum(before.calls + each.calls, before.own + each.own, before.total + each.total)
-    costliest = sorted(sums.items(), key=lambda item: -item[1].own)[:OPERATOR_LIMIT]
-    return tuple(OperatorTime(name, each.calls, each.own, each.total) for name, each in costliest)
 
 
 def _add_collectives(

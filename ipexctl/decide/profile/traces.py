@@ -12,14 +12,13 @@ import io
 import math
 import re
 import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 from ipexctl.model.json_values import Record, field, parse_json
-from ipexctl.model.profile import KernelTime
 from ipexctl.protocol import hooks
 
+Key = TypeVar("Key", bound=Hashable)
 TRACE_LIMIT = 272 << 20  # bytes of a trace, unpacked; ranks write a little less
 EVENT_LIMIT = 3_000_000
 _NAME_LIMIT = 500  # letters of a name; the rest is cut off
@@ -149,11 +148,13 @@ def is_synchronous(name: str) -> bool:
 
 
 class Sum(NamedTuple):
-    """Of an operator: calls, and seconds without and with the operators that it called."""
+    """Calls of an operator or a kernel, and their seconds, of an operator without what it called."""
 
     calls: int = 0
-    own: float = 0.0
-    total: float = 0.0
+    seconds: float = 0.0
+
+    def __add__(self, other: "Sum") -> "Sum":  # type: ignore[override]
+        return Sum(self.calls + other.calls, self.seconds + other.seconds)
 
 
 def sum_operators(slices: Iterable[Slice]) -> dict[str, Sum]:
@@ -172,17 +173,12 @@ def sum_operators(slices: Iterable[Slice]) -> dict[str, Sum]:
 def _sum_thread(slices: Iterable[Slice], sums: dict[str, Sum]) -> None:
     """``slices`` in the order of their starts, an outer one before those in it."""
     stack: list[tuple[Slice, float]] = []  # those that are open, with the time of what they called
-    names: Counter[str] = Counter()  # of these
 
     def close(until: float) -> None:
         while stack and stack[-1][0].end <= until:
             done, inner = stack.pop()
-            names[done.name] -= 1
             length = done.end - done.start
-            before = sums.get(done.name, Sum())
-            total = 0.0 if names[done.name] else length / 1e6  # a recursive call is part of the outer one's
-            own = max(0.0, length - inner) / 1e6
-            sums[done.name] = Sum(before.calls + 1, before.own + own, before.total + total)
+            sums[done.name] = sums.get(done.name, Sum()) + Sum(1, max(0.0, length - inner) / 1e6)
             if stack:
                 outer, called = stack[-1]
                 stack[-1] = (outer, called + length)
@@ -190,7 +186,6 @@ def _sum_thread(slices: Iterable[Slice], sums: dict[str, Sum]) -> None:
     for each in slices:
         close(each.start)
         stack.append((each, 0.0))
-        names[each.name] += 1
     close(math.inf)
 
 
@@ -211,24 +206,14 @@ class Kernel(NamedTuple):
     dtype: str
 
 
-class KernelReport(NamedTuple):
-    """Of one rank: kernel → calls and seconds; ``isa`` is the instruction set that oneDNN reports, or empty."""
-
-    sums: dict[Kernel, tuple[int, float]]
-    isa: str = ""
-
-
-def parse_kernels(text: bytes) -> KernelReport:
+def parse_kernels(text: bytes) -> dict[Kernel, Sum]:
     """Returns what one rank wrote, whatever it is: lines of another form are left out."""
-    sums: dict[Kernel, tuple[int, float]] = {}
-    isa = ""
+    sums: dict[Kernel, Sum] = {}
     for line in io.BytesIO(text):
         if not line.startswith(hooks.VERBOSE) or len(line) > 10_000:
             continue
         fields = line.decode("utf-8", "replace").rstrip("\r\n").split(",")
         if "exec" not in fields[1:5]:
-            match = re.search(r",info,cpu,isa:(.{1,200})", ",".join(fields))
-            isa = match[1] if match else isa
             continue
         at = fields.index("exec", 1)
         time = _parse_milliseconds(fields[-1])
@@ -236,9 +221,8 @@ def parse_kernels(text: bytes) -> KernelReport:
             continue
         kernel = Kernel(fields[at + 2][:60], fields[at + 3][:100], _format_types(fields[at + 5]))
         if kernel in sums or len(sums) < KIND_LIMIT:
-            calls, seconds = sums.get(kernel, (0, 0.0))
-            sums[kernel] = (calls + 1, seconds + time / 1e3)
-    return KernelReport(sums, isa)
+            sums[kernel] = sums.get(kernel, Sum()) + Sum(1, time / 1e3)
+    return sums
 
 
 def _parse_milliseconds(text: str) -> float | None:
@@ -262,17 +246,10 @@ def find_isa(implementation: str) -> str:
     return match[0] if match else ""
 
 
-def sum_kernels(reports: Iterable[tuple[str, KernelReport]]) -> Iterator[KernelTime]:
-    """Yields the kernels of all ranks (each with its host), the costliest first."""
-    every: dict[Kernel, tuple[int, float]] = {}
-    hosts: dict[Kernel, dict[str, None]] = {}
-    for host, report in reports:
-        for kernel, (calls, seconds) in report.sums.items():
-            before = every.get(kernel, (0, 0.0))
-            every[kernel] = (before[0] + calls, before[1] + seconds)
-            hosts.setdefault(kernel, {})[host] = None
-    for kernel, (calls, seconds) in sorted(every.items(), key=lambda item: -item[1][1]):
-        isa = find_isa(kernel.implementation)
-        yield KernelTime(
-            kernel.primitive, kernel.implementation, isa, kernel.dtype, calls, seconds, tuple(hosts[kernel])
-        )
+def add_sums(ranks: Iterable[Mapping[Key, Sum]]) -> list[tuple[Key, Sum]]:
+    """Returns the sums of all ranks, the costliest first."""
+    sums: dict[Key, Sum] = {}
+    for rank in ranks:
+        for key, each in rank.items():
+            sums[key] = sums.get(key, Sum()) + each
+    return sorted(sums.items(), key=lambda item: -item[1].seconds)

@@ -7,7 +7,6 @@ from rich.console import RenderableType
 from ipexctl.model.answers.run import ProfileAnswer, RunAnswer
 from ipexctl.model.profile import KernelTime, Profile
 from ipexctl.model.text import format_ranks, group_pairs, pluralize
-from ipexctl.show import phrases
 from ipexctl.show.tables import draw_rows
 from ipexctl.show.typeset import QUIET, STRONG, WARN, AtWidth, Line, labelled, text
 
@@ -100,12 +99,7 @@ def _format_kernels(profile: Profile) -> list[RenderableType]:
         for each in profile.kernels[:_MOST_KERNELS]
     ]
     used = ", ".join(f"{isa} {_format_share(seconds, whole)}" for isa, seconds in sum_by_isa(profile.kernels).items())
-    items = [*_make_table("kernels of oneDNN on all ranks", rows), labelled("used", used, room=_ROOM)]
-    reports = group_pairs((isa, host) for host, isa in profile.onednn.items())
-    return items + [
-        labelled("" if index else "may use", f"{isa} ({phrases.format_hosts(hosts)})", room=_ROOM)
-        for index, (isa, hosts) in enumerate(reports.items())
-    ]
+    return [*_make_table("kernels of oneDNN on all ranks", rows), labelled("used", used, room=_ROOM)]
 
 
 def sum_by_isa(kernels: Iterable[KernelTime]) -> dict[str, float]:

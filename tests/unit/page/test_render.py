@@ -222,7 +222,7 @@ def test_the_page_of_64_ranks_and_24_hours_is_below_15_mb() -> None:
 
 def test_a_profile_is_part_of_the_page() -> None:
     rank = ProfiledRank(0, "xeon01", 5, 1.0, 0.4, 0.2, 0.1)
-    profile = Profile("k7", 3, 7, (rank,), operators=(OperatorTime(EVIL, 10, 0.5, 0.6),))
+    profile = Profile("k7", 3, 7, (rank,), operators=(OperatorTime(EVIL, 10, 0.5),))
     stream = [*make_run("good"), Stamped(START + 99, e.Answer(RunAnswer("k7", "done", False, profile)))]
     reader = Reader(render_run(fold_page(stream)))
     assert "profile of steps 3 to 7" in reader.text

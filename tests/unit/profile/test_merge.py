@@ -6,7 +6,7 @@ import pytest
 
 from ipexctl.decide.profile.merge import RankSummary, build_profile, summarise_rank
 from ipexctl.decide.profile.steps import RecordedSteps
-from ipexctl.decide.profile.traces import KernelReport, parse_trace
+from ipexctl.decide.profile.traces import parse_trace
 from ipexctl.model.profile import Profile
 from tests.unit.profile.written import op, pack, work
 
@@ -15,7 +15,7 @@ STEPS = RecordedSteps(3, 4, (0, 50 * MS, 100 * MS), True)
 
 
 def summarise(rank: int, *events: dict[str, Any], steps: RecordedSteps = STEPS) -> RankSummary:
-    return summarise_rank(rank, f"node{rank}", parse_trace(pack(*events)), steps, KernelReport({}))
+    return summarise_rank(rank, f"node{rank}", parse_trace(pack(*events)), steps, {})
 
 
 def profile(*ranks: RankSummary) -> Profile:
