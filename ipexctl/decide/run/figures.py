@@ -63,8 +63,9 @@ _BAR = re.compile(
     r"(?<![\d.])(\d{1,15})(?:/(\d{1,15})|it|batch) \[[\d:]{4,12}(?:<[\d:?, a-z]{1,20})?,\s{0,4}"
     r"([\d.]{1,15}|\?) ?([A-Za-z]{1,12})/([A-Za-z]{1,12})"
 )
-_RICH_BAR = re.compile(  # Lightning's RichProgressBar
-    r"[━╸╺] {0,4}(\d{1,15})/(\d{1,15}) [\d:]{4,12} • [-\d:]{4,12} {1,4}([\d.]{1,15}) ?([A-Za-z]{1,12})/([A-Za-z]{1,12})"
+_RICH_BAR = re.compile(  # Lightning's RichProgressBar: its line, and a dot
+    r"[\u2501\u2578\u257a] {0,4}(\d{1,15})/(\d{1,15}) [\d:]{4,12} \u2022 [-\d:]{4,12} {1,4}([\d.]{1,15}) ?"
+    r"([A-Za-z]{1,12})/([A-Za-z]{1,12})"
 )
 _EPOCH_STEP = re.compile(r"\]?\s{0,4}\[\s{0,8}(\d{1,15})/\s{0,8}(\d{1,15})\](?! ?\()")
 # Bars that count something else than steps of a training.
