@@ -202,6 +202,17 @@ def read_script(path: Path, *directories: Path) -> tuple[str, set[str]]:
         return "", set()
 
 
+def find_modules(name: str, directories: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """Yields the files that Python reads when it imports a module from one of these directories, those of its packages
+    first, each with the package whose relative imports it may write."""
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        for base in (directory.joinpath(*parts[:end]) for directory in directories):
+            for file, package in ((base / "__init__.py", parts[:end]), (Path(f"{base}.py"), parts[: end - 1])):
+                if file.is_file():
+                    yield file, ".".join(package)
+
+
 _ENDINGS = (".yml", ".yaml", ".json")
 _DEPTH_LIMIT = 16  # directories in one another; links can make a circle
 _PATH_LIMIT = 20_000  # files and directories, each as often as links lead to it

@@ -5,7 +5,8 @@ Only what is certain is reported, not an import on a condition, or in a script t
 import ast
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from ipexctl.model.errors import Hint, Note
 from ipexctl.model.json_values import Record
@@ -15,6 +16,7 @@ from ipexctl.model.toml import Table
 # What makes it uncertain whether a module is found.
 _FINDERS = re.compile(r"\bsys\s*\.\s*(path|modules|meta_path|path_hooks)\b|\baddsitedir\b|\bpip\W.*\binstall\b")
 _ENDS = {"exit", "_exit", "quit", "abort", "execv", "execvp"}
+_MODULE_LIMIT = 200  # files of a project that are read
 _RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
 _OTHER = (ast.Not, ast.Eq, ast.NotIn, ast.Is, ast.Lt, ast.LtE)  # what is not true because there are ranks
 
@@ -57,19 +59,54 @@ def list_module_names(node: ast.AST) -> list[str]:
     return []
 
 
+class Module(NamedTuple):
+    """A file of Python: as the user calls it ("": the script itself), the package that it is in, its source text."""
+
+    name: str
+    package: str
+    source: str
+
+
 def find_doubtful_imports(
-    text: str, neighbours: Collection[str], packages: Collection[str], table: ImportTable
-) -> dict[str, int]:
-    """Modules that a script imports on its way to its first condition, with their lines, but for the standard library,
+    script: Module,
+    neighbours: Collection[str],
+    packages: Collection[str],
+    table: ImportTable,
+    find_modules: Callable[[str], Iterable[Module]] = lambda name: (),
+) -> dict[str, str]:
+    """Modules that a script imports on its way to its first condition, with the places, but for the standard library,
     ``neighbours`` (what lies beside it) and what ``packages`` of the environment certainly bring. Whether it has them
-    only its interpreter knows (`FIND_MISSING`)."""
-    known = {*sys.stdlib_module_names, *neighbours, *packages}
-    lines: dict[str, int] = {}
-    for node in () if _FINDERS.search(text) else walk_certain(parse_script(text)):
-        for name in (*list_module_names(node), *_list_needs(node, table)):
-            if known.isdisjoint({name, name.replace("_", "-"), table.distributions.get(name, name).lower()}):
-                lines.setdefault(name, getattr(node, "lineno", 1))
-    return lines
+    only its interpreter knows (`FIND_MISSING`). ``find_modules`` returns the files that are read when the module of a
+    neighbour with this name is imported: what these import counts, too."""
+    known = {*sys.stdlib_module_names, *packages}
+    places: dict[str, str] = {}
+    modules = [script]
+    for module in modules:  # which grows
+        for name, line in _list_imports(module, table):
+            top = name.partition(".")[0]
+            if top in neighbours:
+                new = [each for each in find_modules(name) if each not in modules]
+                modules += new[: _MODULE_LIMIT - len(modules)]
+            elif known.isdisjoint({top, top.replace("_", "-"), table.distributions.get(top, top).lower()}):
+                places.setdefault(top, f"{printable(module.name)} line {line}".lstrip())
+    return places
+
+
+def _list_imports(module: Module, table: ImportTable) -> Iterator[tuple[str, int]]:
+    """The names of modules that it certainly imports, with lines; also what ``from PACKAGE import NAME`` may load."""
+    if _FINDERS.search(module.source):
+        return
+    packages = module.package.split(".") if module.package else []
+    for node in walk_certain(parse_script(module.source), is_script=not module.name):
+        names = _list_needs(node, table)
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level <= len(packages):
+            parents = packages[: len(packages) + 1 - node.level] if node.level else []
+            base = [*parents, *filter(None, [node.module])]
+            names += [".".join(base), *(".".join([*base, alias.name]) for alias in node.names)]
+        for name in names:
+            yield name, getattr(node, "lineno", 1)
 
 
 def _list_needs(node: ast.AST, table: ImportTable) -> list[str]:
@@ -80,8 +117,8 @@ def _list_needs(node: ast.AST, table: ImportTable) -> list[str]:
     return [table.needs[name] for name in names if name in table.needs]
 
 
-def walk_certain(tree: ast.Module) -> list[ast.AST]:
-    """Returns what each of several ranks executes whatever happens, up to what may end the script."""
+def walk_certain(tree: ast.Module, *, is_script: bool = True) -> list[ast.AST]:
+    """Returns what each of several ranks executes whatever happens, up to what may end the script (else a module)."""
     functions: dict[str, ast.FunctionDef] = {}
     for node in tree.body:
         match node:
@@ -92,7 +129,7 @@ def walk_certain(tree: ast.Module) -> list[ast.AST]:
                     if isinstance(each, ast.FunctionDef) and each.name == "__init__":
                         functions[node.name] = each
     try:
-        return [*_CertainWalk(functions).walk(tree.body)]
+        return [*_CertainWalk(functions, is_script).walk(tree.body)]
     except RecursionError:
         return []
 
@@ -100,8 +137,9 @@ def walk_certain(tree: ast.Module) -> list[ast.AST]:
 class _CertainWalk:
     """A walk through statements and the functions that they call. ``of_ranks`` are variables that hold in a run."""
 
-    def __init__(self, functions: Mapping[str, ast.FunctionDef]) -> None:
+    def __init__(self, functions: Mapping[str, ast.FunctionDef], is_script: bool) -> None:
         self.functions, self.rest, self.of_ranks = functions, dict(functions), set[str]()
+        self.is_script = is_script
 
     def walk(self, statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
         for node in statements:
@@ -122,7 +160,8 @@ class _CertainWalk:
         match node:
             case ast.If():
                 is_main = isinstance(node.test, ast.Compare) and ast.unparse(node.test.left) == "__name__"
-                return [node.test], node.body if is_main or self._holds_for_ranks(node.test) else []
+                holds = self.is_script if is_main else self._holds_for_ranks(node.test)
+                return [node.test], node.body if holds else []
             case ast.Try():
                 return [], [] if node.handlers else node.body
             case ast.With():
@@ -185,30 +224,30 @@ def describe_emptiness(text: str, script: str) -> tuple[Note, ...]:
 
 
 def describe_missing_modules(
-    lines: Mapping[str, int], script: str, table: ImportTable, host: str, ipex: bool
+    places: Mapping[str, str], script: str, table: ImportTable, host: str, ipex: bool
 ) -> tuple[Note, ...]:
-    """Returns a note about modules (name → line) that the environment's interpreter does not find, with the command
+    """Returns a note about modules (name → place) that the environment's interpreter does not find, with the command
     that brings them where that is certain; ``host`` has the environment, ``ipex``: the packages must know IPEX."""
-    if not lines:
+    if not places:
         return ()
     words, unknown = ["install"], list[str]()
-    for name in lines:
+    for name in places:
         if name in table.options:
             words += table.options[name].split()
         elif package := table.distributions.get(name):
             words += ["--with", table.with_ipex.get(package, package) if ipex else package]
         else:
             unknown.append(printable(name))
-    names = join_names([f"{printable(name)} (line {line})" for name, line in lines.items()], 5)
+    names = join_names([f"{printable(name)} ({place})" for name, place in places.items()], 5)
     text = f"{printable(script)} imports {names}, not in the environment"
-    if len(unknown) == len(lines):
+    if len(unknown) == len(places):
         return (Note("missing-module", f"{text}: install --with and the name of its package"),)
     text += f" (add --with and the package of {join_names(unknown, 3)})" if unknown else ""
     return (Note("missing-module", Hint(words, f"{text}:").keep_installed(host)),)
 
 
-def describe_local_modules(lines: Mapping[str, int], script: str) -> tuple[Note, ...]:
-    """Returns a note about modules (name → line) that lie in the current directory, of which a part is sent."""
-    names = join_names([f"{printable(name)} (line {line})" for name, line in lines.items()], 5)
+def describe_local_modules(places: Mapping[str, str], script: str) -> tuple[Note, ...]:
+    """Returns a note about modules (name → place) that lie in the current directory, of which a part is sent."""
+    names = join_names([f"{printable(name)} ({place})" for name, place in places.items()], 5)
     text = f"{printable(script)} imports {names} of the current directory, which is not sent: add --project ."
     return (Note("missing-module", text),)

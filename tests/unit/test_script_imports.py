@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.inputs import read_script
+from ipexctl.act.inputs import find_modules, read_script
 from ipexctl.data import read_data
 from ipexctl.decide.script_imports import (
     FIND_MISSING,
+    Module,
     describe_emptiness,
     describe_local_modules,
     describe_missing_modules,
@@ -25,7 +26,8 @@ PACKAGES = ("torch", "numpy", "intel-extension-for-pytorch", "pyyaml", "accelera
 
 
 def doubtful(text: str, *neighbours: str) -> dict[str, int]:
-    return find_doubtful_imports(text, neighbours, PACKAGES, TABLE)
+    places = find_doubtful_imports(Module("", "", text), neighbours, PACKAGES, TABLE)
+    return {name: int(place.removeprefix("line ")) for name, place in places.items()}
 
 
 def test_what_is_imported_whatever_happens_is_found_with_its_line() -> None:
@@ -60,7 +62,8 @@ def test_what_a_class_needs_is_known_from_its_import() -> None:
     assert doubtful("from transformers import Trainer, TrainingArguments\n") == {"transformers": 1}
     without = [package for package in PACKAGES if package != "accelerate"]
     text = "import os\nfrom transformers import TrainingArguments as Settings\n"
-    assert find_doubtful_imports(text, (), [*without, "transformers"], TABLE) == {"accelerate": 2}
+    script = Module("", "", text)
+    assert find_doubtful_imports(script, (), [*without, "transformers"], TABLE) == {"accelerate": "line 2"}
 
 
 def test_what_lies_beside_a_script_is_its_own(tmp_path: Path) -> None:
@@ -79,11 +82,49 @@ def test_a_module_of_the_project_is_its_own_and_one_of_the_current_directory_is_
         (tmp_path / name).write_text("import mypkg, other, third\n")
     text, own = read_script(tmp_path / "scripts/train.py", tmp_path, tmp_path / "src")
     assert doubtful(text, *own) == {"third": 1}
-    (note,) = describe_local_modules({"mypkg": 3}, "train.py")
+    (note,) = describe_local_modules({"mypkg": "line 3"}, "train.py")
     assert str(note) == "train.py imports mypkg (line 3) of the current directory, which is not sent: add --project ."
     words = [sys.executable, "-c", FIND_MISSING, f"{tmp_path}:{tmp_path / 'src'}", "mypkg", "other", "third"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["third"]
+
+
+def test_what_modules_of_the_project_import_counts_with_their_files(tmp_path: Path) -> None:
+    files = {
+        "train.py": "from pkg import model\nimport pkg.data.text\nimport helper, wandb\n",
+        "helper.py": "import train\nif __name__ == '__main__':\n    import pytest\n",
+        "pkg/__init__.py": "from .base import Base\nfrom . import version\n",
+        "pkg/base.py": "import timm\ntry:\n    import apex\nexcept ImportError:\n    apex = None\n",
+        "pkg/version.py": "import wandb\ndef of():\n    import git\n",
+        "pkg/model.py": "from einops import rearrange\nfrom ..outside import nothing\n",
+        "pkg/data/__init__.py": "import sys\nsys.path.insert(0, 'x')\nimport vendored\n",
+        "pkg/data/text.py": "from ..unused_name import x\nfrom .sub.deep import y\nimport tiktoken\n",
+        "pkg/data/sub/deep.py": "import datasets\n",
+        "pkg/unused.py": "import sklearn\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def find(name: str) -> list[Module]:
+        found = find_modules(name, [tmp_path])
+        return [Module(str(file.relative_to(tmp_path)), package, file.read_text()) for file, package in found]
+
+    text, own = read_script(tmp_path / "train.py")
+    assert find_doubtful_imports(Module("", "", text), own, PACKAGES, TABLE, find) == {
+        "wandb": "line 3",
+        "timm": "pkg/base.py line 1",
+        "einops": "pkg/model.py line 1",
+        "tiktoken": "pkg/data/text.py line 3",
+        "datasets": "pkg/data/sub/deep.py line 1",
+    }
+    module = Module("", "pkg.data", files["pkg/data/text.py"])  # python -m pkg.data.text
+    assert find_doubtful_imports(module, {"pkg"}, PACKAGES, TABLE, find).keys() == {
+        "tiktoken",
+        "datasets",
+        "timm",
+        "wandb",
+    }
 
 
 def test_a_file_of_comments_alone_is_said() -> None:
@@ -104,8 +145,8 @@ def test_the_interpreter_is_asked_and_imports_nothing(tmp_path: Path) -> None:
 
 def test_the_warning_holds_the_command_that_helps() -> None:
     def reported(*names: str, ipex: bool = False) -> str:
-        lines = {name: at for at, name in enumerate(names, 1)}
-        return "".join(map(str, describe_missing_modules(lines, "train.py", TABLE, "n1", ipex)))
+        places = {name: f"line {at}" for at, name in enumerate(names, 1)}
+        return "".join(map(str, describe_missing_modules(places, "train.py", TABLE, "n1", ipex)))
 
     assert reported("sklearn") == (
         "train.py imports sklearn (line 1), not in the environment:\nipexctl install --with scikit-learn"

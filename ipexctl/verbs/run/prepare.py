@@ -2,18 +2,19 @@
 
 A module of its own, imported while the hosts answer: nothing of it is needed before."""
 
+import functools
 import logging
 import os
 import posixpath
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from getpass import getuser
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import read_script
+from ipexctl.act.inputs import find_modules, read_script
 from ipexctl.act.run_control import make_busy_failure
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.transfer.send import hash_file
@@ -48,6 +49,7 @@ from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import suggest_limit
+from ipexctl.verbs.files.project import Project
 from ipexctl.verbs.files.sync import sync
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from ipexctl.verbs.run.programs import find_local_module, find_programs
@@ -271,13 +273,17 @@ def _check_imports(
     text, own = read_script(script, *(project.root / path for path in paths))
     installed = facts[head.name].installed
     table = script_imports.parse_import_table(parse_toml(read_data("imports.toml")))
-    lines = script_imports.find_doubtful_imports(text, own, installed.packages, table) if installed else {}
-    if not lines or installed is None or installed.marker is None:
+    if installed is None or installed.marker is None:
+        return ()
+    package = start.name.rpartition(".")[0] if start.kind == "module" else ""
+    module, find = script_imports.Module("", package, text), _make_finder(script.parent, project)
+    imported = script_imports.find_doubtful_imports(module, own, installed.packages, table, find)
+    if not imported:
         return ()
     place = places[head.name]
     directory = posixpath.join(_join_workdir(request, place), posixpath.dirname(_get_remote_name(request, start)))
     searched = ":".join([directory, *(join_part(place, path) for path in paths)])
-    words = (build_runtime(installed.marker).python, "-c", script_imports.FIND_MISSING, searched, *lines)
+    words = (build_runtime(installed.marker).python, "-c", script_imports.FIND_MISSING, searched, *imported)
     try:
         missing = context.links.open(head).run(Command(words, timeout=_INTERPRETER_TIMEOUT)).text.split()
     except LinkError:  # the start says more of it
@@ -285,11 +291,23 @@ def _check_imports(
     local = {name for name in missing if Path(name).is_dir() or Path(f"{name}.py").is_file()}
     name = request.task.script
     if local and script.resolve().is_relative_to(Path.cwd()):
-        return script_imports.describe_local_modules({name: lines[name] for name in local}, name)
-    lines = {name: line for name, line in lines.items() if name in missing and name not in local}
+        return script_imports.describe_local_modules({name: imported[name] for name in local}, name)
+    imported = {name: place for name, place in imported.items() if name in missing and name not in local}
     return script_imports.describe_missing_modules(
-        lines, name, table, head.name, accelerate.has_ipex(installed.packages)
+        imported, name, table, head.name, accelerate.has_ipex(installed.packages)
     )
+
+
+def _make_finder(beside: Path, project: Project) -> Callable[[str], list[script_imports.Module]]:
+    """Returns what finds the files of a module beside the script or in the project."""
+    directories = [beside, *(project.root / path for path in project.list_import_paths())]
+    read = functools.cache(read_script)
+
+    def find(name: str) -> list[script_imports.Module]:
+        files = find_modules(name, directories)
+        return [script_imports.Module(os.path.relpath(file, project.root), of, read(file)[0]) for file, of in files]
+
+    return find
 
 
 def _make_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:

@@ -151,6 +151,8 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
     shown = printable(word, 300)
     if task.module and task.program:
         raise UsageError("-m and --program name two kinds of WHAT", hint="leave one of them out")
+    if (task.module or word.endswith(".py")) and args[:1] == ("--",):
+        args = args[1:]  # torchrun and accelerate launch take it so, too
     if task.module:
         if not task.per_host:
             _refuse_launcher(word, f"python -m {word}", args)

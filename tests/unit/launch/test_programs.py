@@ -102,7 +102,10 @@ def test_a_word_is_a_file_a_module_a_program_of_the_environment_or_of_the_hosts(
     assert read_starts(script="trl.scripts.sft", module=True, args=("-m", "x")) == [
         Start("module", "trl.scripts.sft", ("-m", "x"))
     ]
-    assert read_starts(script="vllm") == [Start("env", "vllm")]
+    for settings in ({"script": "train.py"}, {"script": "pkg.train", "module": True}):
+        (start,) = read_starts(**settings, args=("--", "--depth=2", "--"))  # a line of torchrun's
+        assert start.args == ("--depth=2", "--")
+    assert read_starts(script="vllm", args=("--", "x")) == [Start("env", "vllm", ("--", "x"))]
     assert read_starts(script="/opt/x/llama-server", program=True) == [
         Start("host", "/opt/x/llama-server", is_python=False)
     ]
