@@ -15,6 +15,7 @@ the environment, clients and replicas must have it, as a key of the API.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hmac
 import http.client
 import json
@@ -238,7 +239,8 @@ class RouterHandler(Handler):
             while piece := response.read1(1 << 16):
                 self.wfile.write(piece)
         except (OSError, http.client.HTTPException):
-            self.connection.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # the client itself has left
+                self.connection.shutdown(socket.SHUT_RDWR)
 
 
 def run_replica(command: str | None, address: str) -> int:
@@ -254,6 +256,8 @@ def run_replica(command: str | None, address: str) -> int:
         while replica.poll() is None:
             try:
                 if call(address, port, "/v1/models") == 200 and call(*HEAD, "/replicas", place) == 200 and not up:
+                    if RANK == 0:
+                        print(f"the API is at http://{HEAD[0]}:{HEAD[1]}/v1", flush=True)
                     print(f"replica {RANK} is up at {address}:{port}", flush=True)
                     up = True
             except OSError:
@@ -277,7 +281,6 @@ def main() -> None:
         return
     if RANK == 0:
         threading.Thread(target=Router().serve_forever, daemon=True).start()
-        print(f"the API is at http://{HEAD[0]}:{HEAD[1]}/v1", flush=True)
     with socket.socket(socket.AF_INET6 if ":" in HEAD[0] else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(HEAD)
         address = probe.getsockname()[0]

@@ -60,11 +60,11 @@ def list_module_names(node: ast.AST) -> list[str]:
 
 
 class Module(NamedTuple):
-    """A file of Python: as the user calls it ("": the script itself), the package that it is in, its source text."""
+    """A file of Python: as the user calls it ("": the script itself), the package that it is in, its code."""
 
     name: str
     package: str
-    source: str
+    code: str
 
 
 def find_doubtful_imports(
@@ -94,10 +94,10 @@ def find_doubtful_imports(
 
 def _list_imports(module: Module, table: ImportTable) -> Iterator[tuple[str, int]]:
     """The names of modules that it certainly imports, with lines; also what ``from PACKAGE import NAME`` may load."""
-    if _FINDERS.search(module.source):
+    if _FINDERS.search(module.code):
         return
     packages = module.package.split(".") if module.package else []
-    for node in walk_certain(parse_script(module.source), is_script=not module.name):
+    for node in walk_certain(parse_script(module.code), is_script=not module.name):
         names = _list_needs(node, table)
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]

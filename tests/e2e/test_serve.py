@@ -33,6 +33,15 @@ except urllib.error.HTTPError as error:
     print(json.dumps([error.code, None, None]))
 """
 
+LEAVE = """
+import json, socket, struct, sys
+body = json.dumps({"prompt": "x" * (8 << 20)}).encode()
+with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as client:
+    client.sendall(b"POST /v1/completions HTTP/1.1\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(body) + body)
+    assert client.recv(1)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+"""
+
 
 def call(cluster: Cluster, path: str, body: object = None, key: str = "") -> tuple[int, Any, str | None]:
     """What the router answers to the controller, and the number of the replica that has answered."""
@@ -70,6 +79,9 @@ def test_a_replica_that_is_killed_is_started_again_while_others_answer(workspace
     chat = call(hosts, "/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]})
     assert chat[1]["choices"][0]["message"]["content"] == "hello"
     assert call(hosts, "/v1/completions", {"no": "prompt"})[0] == 400
+    leave = [*hosts.controller, sys.executable, "-c", LEAVE, hosts.address("node0"), str(PORT)]
+    subprocess.run(leave, check=True, timeout=60)  # in the middle of its answer
+    assert [call(hosts, "/health")[1] for _ in range(5)] == [{"replicas": [0, 1, 2]}] * 5, "no replica was at fault"
     stopped = workspace("stop")
     assert "0 processes left on 3 hosts" in stopped.out, stopped
     refused = workspace("run", *words, SERVE, "--model", "~/none")

@@ -321,8 +321,9 @@ _ADDRESSES = 4  # of a run
 
 
 def _find_addresses(attempt: Attempt) -> tuple[str, ...]:
-    """Returns URLs with a port, which those of manuals do not have, that ranks have written last."""
-    urls = (url.decode("ascii", "replace") for rank in attempt.ranks for url in _ADDRESS.findall(rank.tail))
+    """Returns URLs with a port, which those of manuals do not have, that ranks have written last: of each the last one
+    first, as a router is up after what is behind it."""
+    urls = (url.decode("ascii", "replace") for rank in attempt.ranks for url in reversed(_ADDRESS.findall(rank.tail)))
     return tuple(dict.fromkeys(urls))[:_ADDRESSES]
 
 
