@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
 
-from ipexctl.model.errors import Exit, advise, complete_hint
+from ipexctl.model.errors import Exit, Hint, advise, complete_hint
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
 from ipexctl.model.text import format_ranks, group_pairs, join_names, pluralize, strip_colours
 from ipexctl.show import phrases, typeset
@@ -203,7 +203,10 @@ def format_next_step(run: RunOutcome, place: Sequence[str] = ()) -> list[Rendera
     words, command = choose_next_step(run)
     if run.addresses:
         words = f"end it: {complete_hint(advise('stop', run.run), place)}; watch it:"
-    return typeset.format_next_step(words, complete_hint(command, place))
+    command = complete_hint(command, place)
+    if not words and isinstance(command, Hint) and command.words[0] == "install" and "--limit" in command.words:
+        words = "on the hosts of this run; without --limit all of the hostfile have it:"
+    return typeset.format_next_step(words, command)
 
 
 def format_orphans_step(run: str, cleanup: Cleanup, place: Sequence[str] = ()) -> list[RenderableType]:
@@ -239,7 +242,7 @@ def choose_next_step(run: RunOutcome) -> tuple[str, str]:
             what = f"--stall kill ends such a run by itself; {what}"
         return what, advise("logs", run.run, "--stacks")
     if run.reason in ("lost", "launch"):
-        return "", advise("doctor")
+        return "whether the hosts and the network between them are well:", advise("doctor")
     return "", advise("logs", run.run)
 
 

@@ -383,6 +383,24 @@ def test_a_run_that_lost_a_host_ends_with_the_same_run_without_it() -> None:
     assert shown == ["hint       why they are lost: ipexctl doctor -f lab/hosts; without them:", shlex.join(command)]
 
 
+def test_an_install_for_the_run_of_some_hosts_says_how_all_get_it() -> None:
+    lost = end(2, 1, 50.0, error="ModuleNotFoundError: No module named 'tabulate'")
+    started = e.Started("run", "train.py", HOSTS, selection_flags=("-f", "lab/hosts", "--limit", "a,b"))
+    report = fold_with_catalogue([started, *done(lost, reason="rank")[1:]])
+    shown = [item.plain for item in format_next_steps(report) if isinstance(item, Line)]
+    assert shown == [
+        "hint       on the hosts of this run; without --limit all of the hostfile have it:",
+        "ipexctl install --with tabulate -f lab/hosts --limit a,b",
+    ]
+
+
+def test_a_run_that_lost_a_part_of_it_has_words_before_its_command() -> None:
+    ends = [end(0, None, cause="stopped"), end(1, None, cause="stopped")]
+    report = folded(STARTED, RUN, *ends, e.RunEnded("r1", "lost", "mpirun's proxy on a ended before its ranks"))
+    first, command = [item.plain for item in format_next_steps(report) if isinstance(item, Line)]
+    assert (first[:5], command) == ("hint ", "ipexctl doctor")
+
+
 def test_a_stopped_stall_ends_with_the_command_that_prints_the_stacks() -> None:
     stall = e.Stalled((0, 1), 20.0, "all", {})
     compared = e.StallCompared((), "the ranks are in different collectives: …", ())
