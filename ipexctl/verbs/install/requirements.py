@@ -119,6 +119,10 @@ def _show(requirement: Requirement) -> str:
 
 
 def _suggest_wheel(requirement: Requirement) -> str:
+    path = requirement.target.removeprefix("file://")
+    if requirement.name and path.startswith("/") and not Path(path).exists():  # where conda built it
+        listed = "pip list --format freeze (conda's pip freeze names paths of other machines)"
+        return f"{requirement.name}==VERSION in its place, as written by {listed}"
     target = shlex.quote(_show(Requirement(requirement.target, "")))
     build = f"pip wheel --no-deps -w wheels {target}, then --find-links wheels --with {requirement.name or 'NAME'}"
     return f"{build}; or leave it out: a package of the script's project needs no install, run and sync carry it"

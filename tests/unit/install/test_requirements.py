@@ -69,6 +69,13 @@ def test_a_project_is_refused_with_the_way_out(here: Path, with_: str, reason: s
     assert (caught.value.hint or "").startswith(build)
 
 
+def test_a_path_of_the_machine_that_conda_built_on_is_to_be_a_version(here: Path) -> None:
+    (here / "r.txt").write_text("six @ file:///tmp/build/80754af9/six_1644875935023/work\n")
+    with pytest.raises(UsageError) as caught:
+        fix_requirements(Install(requirements=("r.txt",)))
+    assert (caught.value.hint or "").startswith("six==VERSION in its place, as written by pip list --format freeze")
+
+
 def test_a_file_of_another_format_is_refused_with_its_lines(here: Path) -> None:
     (here / "env.yml").write_text(
         "name: x\ndependencies:\n  - pip:\n    - numpy\nnumpy=1.26\nnumpy==2.1 --hash=sha256:00\n"
