@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from ipexctl.act.packages.resolve import Tool, read_uv_errors, strip_error_prefix
 from ipexctl.act.packages.sources import Sources
 from ipexctl.act.sessions import RemoteError
-from ipexctl.decide.planning.install import ANOTHER_PATH, Plan
+from ipexctl.decide.planning.install import Plan
 from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.events import Event, PhaseStarted
 from ipexctl.model.facts import Facts
@@ -89,6 +89,10 @@ class PlannedInstall(NamedTuple):
     addresses: Mapping[str, str]
 
 
+# Which place the account can write, and has room, is not known of hosts whose session has failed.
+_FILE_SYSTEMS = advise("exec", "df -hT", text="another path for the environment (install --venv PATH); of each host:")
+
+
 def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
     """Returns the error of a host as a failure in one printable line."""
     kind, what = Kind.STEP, error.what
@@ -100,12 +104,12 @@ def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
             by = f"{owner.user}@{owner.host} (pid {owner.pid}) since {format_time(owner.since, '%H:%M:%S')}"
             what = f"busy: {by} installs into {venv}"
     elif error.code == "no-locks":
-        hint = ANOTHER_PATH
+        hint = _FILE_SYSTEMS
     elif error.code == "residue":
         kind = Kind.RESIDUE
     elif error.code == "no-space":
         lack = _read_details(Shortage, error.more)
-        what, hint = f"no space left while unpacking ({error.what})", ANOTHER_PATH
+        what, hint = f"no space left while unpacking ({error.what})", _FILE_SYSTEMS
         if lack:
             what = f"no space left: need {format_size(lack.need)}, {format_size(lack.free)} free in {lack.at}"
     else:

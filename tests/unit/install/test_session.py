@@ -31,7 +31,7 @@ from ipexctl.protocol.session import Fetched, Inspection, Nothing, Offer, Presen
 from ipexctl.remote.agent import guard_start
 from ipexctl.remote.session import install, relay
 from ipexctl.remote.session.relay import FileRelay
-from ipexctl.verbs.install.install_sessions import InstallSessions
+from ipexctl.verbs.install.install_sessions import InstallSessions, describe_error
 from tests.tables import read_table
 
 REMOTE = Path(__file__).parents[3] / "ipexctl" / "remote" / "session"
@@ -490,6 +490,15 @@ def test_whatever_a_host_answers_becomes_a_harmless_failure_of_that_host(answer:
     failure = crew.failed["node0"]
     assert failure.code
     assert "\x1b" not in failure.what
+
+
+@pytest.mark.parametrize("code", ["no-space", "no-locks"])
+def test_a_place_that_does_not_do_while_unpacking_has_a_command_that_shows_others(code: str) -> None:
+    failure = describe_error("a", RemoteError(code, "write failed", {}), "/full/env")
+    assert failure.hint
+    assert failure.hint.splitlines() == [
+        "another path for the environment (install --venv PATH); of each host:", "ipexctl exec 'df -hT'"
+    ]  # fmt: skip
 
 
 def test_an_environment_that_a_process_uses_is_known_by_a_link_to_it_too(tmp_path: Path) -> None:

@@ -302,6 +302,12 @@ def test_a_stall_stays_in_the_frame_and_its_rank_is_marked_until_progress_return
     assert "◀" not in text
 
 
+def test_a_host_without_a_sign_of_life_is_counted_in_its_row_and_nowhere_else() -> None:
+    silent = [e.HostSilent("b", 10.0), e.Message("no sign of life for 10 s", host="b", code="silent")]
+    _, lines = live(streams.stamp([STALLED[0], STALLED[1], *silent]))
+    assert [line for line in lines if line.startswith("b: no sign")] == []
+
+
 def test_ranks_that_have_not_met_stay_in_the_frame_until_they_do() -> None:
     separate = e.WorldsCompared(SeparateWorlds("never-met", {"1": 4}, "the ranks have not met", ("for this reason",)))
     lines = drawn(watch(streams.stamp([STALLED[0], separate])))
