@@ -9,10 +9,12 @@ PROFILE_ENV = "IPEXCTL_PROFILE"  # with --profile: the first and the last step o
 RANKS = "ranks"  # in the run's directory: a file per rank and kind of record
 RECORD = ".json"  # ranks/<rank>.<kind>.json: how far the rank is
 ERROR = ".error"  # ranks/<rank>.<pid>.error: an uncaught exception of one of its processes
+THREAD_ERROR = ".thread"  # ranks/<rank>.<pid>.thread: the last one that ended a thread of the process
 LIBRARIES = ".libraries"  # ranks/<rank>.libraries: paths of the libraries it has loaded, one a line
 STACKS = ".stacks"  # ranks/<rank>.stacks: what faulthandler wrote
 ASK = ".ask"  # ranks/<rank>.<pid>.ask: a pipe; whoever opens it has this process append a line to the rank's STACKS:
-COLLECTIVES = "Collectives: "  # and, as JSON, the last one of each process group
+COLLECTIVES = "Collectives: "  # and, as JSON, the last one of each process group; null: it has left them all
+RAISED = "Raised: "  # a line beside these: as JSON, an exception of the process
 STACKS_SIGNAL = 45  # real-time signal to which a rank's Python answers with the stacks of all threads
 
 # Of a profile, in the run's directory: files of each rank. The host's files there are fetched when the run has ended.

@@ -1,15 +1,16 @@
 """The last collectives of stalled ranks, as their own processes report them: are all ranks in the same one?"""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from ipexctl.model.events import RankStack
 from ipexctl.model.json_values import Record, parse_json
-from ipexctl.model.text import format_ranks, format_size
+from ipexctl.model.text import format_ranks, format_size, join_names
 from ipexctl.protocol.hooks import COLLECTIVES
 
 _REPORTED = re.compile(rf"^{COLLECTIVES}(\[.*\])$", re.MULTILINE)
+_LEFT = f"{COLLECTIVES}null"
 _SAME_SIZE = frozenset(("all_reduce", "broadcast", "reduce"))  # on all ranks; others may give each rank its own
 
 
@@ -30,12 +31,18 @@ class LastCollective(Record):
         return self.number, self.kind, self.size if self.kind in _SAME_SIZE else 0
 
 
-def describe_collectives(stacks: Iterable[RankStack]) -> list[str]:
-    """Returns a line for each group in which one has not ended."""
+def describe_collectives(stacks: Sequence[RankStack]) -> list[str]:
+    """Returns a line for each group in which one has not ended, and who takes part in none any more."""
     groups = _read_groups(stacks)
     most = max((len(ranks) for _, ranks in groups), default=0)
     where = {ranks: f" in the group of {format_ranks(ranks)}" if len(ranks) < most else "" for _, ranks in groups}
-    return [line for (_, ranks), last in groups.items() for line in _describe(last.values(), where[ranks])]
+    lines = [line for (_, ranks), last in groups.items() for line in _describe(last.values(), where[ranks])]
+    left = [stack for stack in stacks if _LEFT in stack.text]
+    if left and lines:
+        hosts = dict.fromkeys(stack.host for stack in left)
+        who = f"{format_ranks(sorted(stack.rank for stack in left))} on {join_names(list(hosts), 4)}"
+        lines.append(f"{who} {'has' if len(left) == 1 else 'have'} left the group (destroy_process_group)")
+    return lines
 
 
 def have_mismatch(stacks: Iterable[RankStack]) -> bool:

@@ -3,19 +3,23 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 
 from ipexctl.model.answers.manage import StackPlace
 from ipexctl.model.events import RankStack, Stalled
-from ipexctl.model.json_values import Record
-from ipexctl.model.text import format_ranks, join_names
+from ipexctl.model.json_values import Record, parse_json
+from ipexctl.model.text import format_ranks, group_pairs, join_names, printable
+from ipexctl.protocol.hooks import RAISED
 from ipexctl.protocol.paths import HOOK_FILES, PROFILE_HOOK_FILES
 
 _FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f]+.*\(most recent call first\):")
 _FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)')
 _CRASHED = re.compile(r"^Current thread 0x.*\n(?:  File .*\n?)*", re.MULTILINE)  # faulthandler's last words
 _RAISED = re.compile(r'^  File "(.*)", line (\d{1,9})(?:, in (.*))?$', re.MULTILINE)  # of an exception, innermost last
+_REPORTED_ERROR = re.compile(rf"^{RAISED}(\{{.*\}})$", re.MULTILINE)
+_ERROR_LENGTH = 300  # letters shown of an exception
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/(?P<package>.*)")
 _STANDARD = re.compile(  # also the programs of an environment, as bin/torchrun
     r"/lib/python3\.\d+/(?P<module>.*)|^<frozen (?P<frozen>.*)>|^<string>$|/bin/(?P<program>[\w-]+)$"
@@ -33,6 +37,7 @@ _LOADER, _WORKER = "torch/utils/data/dataloader.py", "torch/utils/data/_utils/wo
 _BACKWARD = "_engine_run_backward"  # of torch/autograd
 _EXTENSION_LOCK = "torch/utils/file_baton.py"
 _COMPILER = re.compile(r"(?:^|/)torch/_inductor/(?:async_compile|cpp_builder)\.py$")
+_THREADS_END = "threading.py", "_shutdown"  # where the end of Python waits for threads
 _BOTTOM = ("<module>", "_run_module_as_main")  # functions in which a script begins
 _DEPTH_LIMIT = 90  # frames of a stack that may be longer than faulthandler writes (100)
 _LOCK_PLACES = "~/.cache/torch_extensions/*/*/lock, or */lock in TORCH_EXTENSIONS_DIR"
@@ -64,6 +69,30 @@ class StackFrame(Record):
 Stack = tuple[StackFrame, ...]  # innermost first
 
 
+class RaisedError(Record):
+    """An exception of a process that lives on: nobody caught it, in the main thread or in the one named ``thread``; or
+    the main thread has `handled` it so far, as in ``finally``. ``status``: the script called ``sys.exit``."""
+
+    error: str = ""
+    traceback: str = ""
+    thread: str = ""
+    handled: bool = False
+    status: int | None = None
+
+    def describe(self) -> str:
+        """Returns what came of it, without the rank."""
+        if self.status is not None:
+            text = f" ({printable(self.error, _ERROR_LENGTH)})" if self.error else ""
+            return f"the script called sys.exit with code {self.status}{text}, and its process does not end"
+        line = find_script_line(self.traceback, "")
+        error = printable(" ".join(self.error.split()), _ERROR_LENGTH) + (f" ({line})" if line else "")
+        if self.thread:
+            return f"{printable(self.thread, 100)} ended with {error}"
+        if self.handled:
+            return f"handles {error}: what it does in finally or except does not end"
+        return f"the script has ended with {error}, and its process does not end"
+
+
 class StackGroup(Record):
     """Ranks whose main threads are at the same place; ``where`` describes it in one line."""
 
@@ -74,18 +103,50 @@ class StackGroup(Record):
     function: str = ""  # what they are in
     waits: bool = False  # for other ranks
     notes: tuple[str, ...] = ()  # what keeps them there, where the place alone does not say it
+    ended: bool = False  # their scripts have ended, and their processes wait for threads
 
 
 def parse_main_thread(text: str) -> Stack:
     """Returns the stack of the main thread; empty without one."""
+    # faulthandler writes the newest thread first: the main thread is the last one.
+    return next(iter(_parse_threads(text)[::-1]), ())
+
+
+def _parse_threads(text: str) -> list[Stack]:
     threads: list[list[tuple[str, str, str]]] = []
     for line in text.splitlines():
         if _FAULT.match(line):
             threads.append([])
         elif threads and (frame := _FAULT_FRAME.match(line)):
             threads[-1].append((frame["file"], frame["line"], frame["function"]))
-    # faulthandler writes the newest thread first: the main thread is the last one.
-    return _make_stack(threads[-1]) if threads else ()
+    return [_make_stack(thread) for thread in threads]
+
+
+def read_errors(stack: RankStack) -> list[RaisedError]:
+    """Returns the exceptions that the process has reported with its stacks."""
+    errors: list[RaisedError] = []
+    for text in _REPORTED_ERROR.findall(stack.text):
+        with suppress(ValueError):  # the script's own words, or half a line
+            errors.append(parse_json(RaisedError, text))
+    return errors
+
+
+def describe_errors(stacks: Sequence[RankStack]) -> list[str]:
+    """Returns a line for each exception of processes that live on, with their ranks. What all of them handle is how
+    they work."""
+    everyone = {stack.rank for stack in stacks}
+    pairs = (((error.handled, error.describe()), stack) for stack in stacks for error in read_errors(stack))
+    lines = []
+    for (handled, text), members in group_pairs(pairs).items():
+        ranks, hosts = {stack.rank for stack in members}, dict.fromkeys(stack.host for stack in members)
+        if not (handled and len(everyone) > 1 and ranks == everyone):
+            lines.append(f"{format_ranks(sorted(ranks))} on {join_names(list(hosts), 4)}: {text}")
+    return lines
+
+
+def have_raised(stacks: Sequence[RankStack]) -> bool:
+    """Returns whether scripts have ended by an exception or by ``sys.exit`` whose processes have not."""
+    return any(not error.thread and not error.handled for stack in stacks for error in read_errors(stack))
 
 
 def _make_stack(frames: Iterable[tuple[str, str, str]]) -> Stack:
@@ -136,7 +197,8 @@ def group_stacks(stacks: Sequence[RankStack]) -> tuple[StackGroup, ...]:
                 _format_own_line(frames),
                 "backward" if waits and frames[0].function == _BACKWARD else frames[0].function if frames else "",
                 waits,
-                tuple(_explain_place(frames)),
+                tuple(_explain_place(frames, ranks[0].text)),
+                frames[-1:] != () and _get_place(frames[-1]) == _THREADS_END,
             )
         )
     return tuple(sorted(groups, key=lambda group: (len(group.ranks), group.ranks)))
@@ -298,20 +360,34 @@ def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
     return lines
 
 
-def _explain_place(frames: Stack) -> Iterator[str]:
-    """Yields lines about what keeps a rank at a place that does not say it."""
+def _explain_place(frames: Stack, text: str) -> Iterator[str]:
+    """Yields lines about what keeps a rank at a place that does not say it. ``text``: the stacks of all threads."""
     if not frames:
         return
-    bottom = frames[-1]
     if frames[0].file == _EXTENSION_LOCK:
         yield "waiting for the lock of an extension of torch, which another process compiles"
         yield f"if none does, a killed one left it behind: remove {_LOCK_PLACES}"
     elif any(_COMPILER.search(frame.file) for frame in frames):
         yield "torch.compile compiles, which takes minutes where cores are few"
-    elif not bottom.own and bottom.function not in _BOTTOM and bottom.file != _CHILD[0] and len(frames) < _DEPTH_LIMIT:
-        thread = bottom.file == "threading.py" and bottom.function == "_shutdown"
-        awaited = "a thread that is no daemon" if thread else "a function of atexit"
-        yield f"the script has ended, by an exception or not (its last lines), and its process waits for {awaited}"
+    elif _has_ended(frames):
+        awaited = "a function of atexit"
+        if _get_place(frames[-1]) == _THREADS_END:
+            own = [_find_own_frame(thread) for thread in _parse_threads(text)[:-1]]
+            places = join_names(list(dict.fromkeys(map(str, filter(None, own)))), 4)
+            awaited = "a thread that is no daemon" + (f": {places}" if places else "")
+        yield f"the script has ended, and its process waits for {awaited}"
+
+
+def _get_place(frame: StackFrame) -> tuple[str, str]:
+    return frame.file, frame.function
+
+
+def _has_ended(frames: Stack) -> bool:
+    """Returns whether the main thread is past the script."""
+    if not frames or len(frames) >= _DEPTH_LIMIT:
+        return False
+    bottom = frames[-1]
+    return not bottom.own and bottom.function not in _BOTTOM and bottom.file != _CHILD[0]
 
 
 def find_odd_ranks(groups: Sequence[StackGroup]) -> tuple[int, ...]:
@@ -324,8 +400,10 @@ def find_odd_ranks(groups: Sequence[StackGroup]) -> tuple[int, ...]:
 
 
 def show_stall(groups: Sequence[StackGroup], stacks: Sequence[RankStack]) -> bool:
-    """Returns whether ranks wait for others that do nothing, or all of them for messages that no rank sends, or takes:
-    of a `send` and a `recv` one may wait for the network."""
+    """Returns whether ranks wait for others that do nothing, or all of them for threads when their scripts have ended,
+    or for messages that no rank sends, or takes: of a `send` and a `recv` one may wait for the network."""
+    if groups and all(group.ended for group in groups):
+        return True
     odd = find_odd_ranks(groups)
     messages = {group.function for group in groups} & {"send", "recv"}
     if all(group.waits for group in groups) and len(messages) == 1:

@@ -303,7 +303,8 @@ class JournalReader:
         """Yields where the ranks stood whose stacks have come: at a stall, on request, or as a sample of their pace."""
         stacks, groups = self._stacks, stack_traces.group_stacks(self._stacks)
         early, self._early = self._early, None
-        shown = stack_traces.show_stall(groups, stacks) or collectives.have_mismatch(stacks) or self._requested
+        stands = stack_traces.show_stall(groups, stacks) or stack_traces.have_raised(stacks)
+        shown = stands or collectives.have_mismatch(stacks) or self._requested
         if early and early.kind == "some":  # others get on: one is shown that has not since the last such look
             before, self._positions = self._positions, collectives.list_positions(stacks)
             same = {rank for rank, position in before.items() if self._positions.get(rank) == position}
@@ -325,6 +326,7 @@ class JournalReader:
         stalled = {stack.rank for stack in self._stacks}
         lines = [] if early else [*filter(None, [self._describe_missing(stalled)])]
         lines += stack_traces.format_comparison(groups, len(stalled))
+        lines += stack_traces.describe_errors(self._stacks)
         lines += collectives.describe_collectives(self._stacks)
         lines += worlds.describe_rendezvous(self._rendezvous, stalled - self._connected, self._running.hosts)
         if self._alarmed or not self._requested:

@@ -66,7 +66,7 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     if isinstance(raised, float):
         end = end._replace(raised=raised)
         if end.stopped and end.signal in (signal.SIGTERM, signal.SIGKILL):  # which came while Python was ending
-            end = end._replace(status=1, signal=0)
+            end = end._replace(status=1, signal=0, at=raised)
     room = tuple(report.get("room", ()))
     end = end._replace(room=room if len(room) == 2 else None)
     return end._replace(error=str(report.get("error", "")), traceback=trace, kernel=line)

@@ -2,7 +2,8 @@
 report, lets the guard ask where the program stands (`STACKS_SIGNAL`), and keeps Python's end from tripping over Gloo's
 threads. It changes nothing else, and never raises.
 
-Files below ``$IPEXCTL_DIR/ranks``: ``<rank>.<stage>.json``, ``<rank>.<pid>.error``, ``<rank>.stacks``."""
+Files below ``$IPEXCTL_DIR/ranks``: ``<rank>.<stage>.json``, ``<rank>.<pid>.error``, ``<rank>.<pid>.thread`` and
+``<rank>.stacks``."""
 
 import os
 import sys
@@ -60,7 +61,9 @@ def take_signal_in_thread() -> None:
 
 class Hooks(names.ModuleHooks):
     def __init__(self, directory: str, rank: str) -> None:
-        super().__init__({"torch.distributed": self.wrap_collectives, C10D: self.wrap_rendezvous})
+        super().__init__(
+            {"torch.distributed": self.wrap_collectives, C10D: self.wrap_rendezvous, "threading": self.hook_threads}
+        )
         self.base = os.path.join(directory, names.RANKS, rank)
         self.reached: "Any" = set()
         self.worlds: "Any" = None
@@ -90,40 +93,42 @@ class Hooks(names.ModuleHooks):
 
     def make_excepthook(self, before: "Any") -> "Any":
         def note(kind: "Any", error: BaseException, trace: "Any") -> None:
-            try:
-                drop_own_frames(trace)
-                import json
-                import time
-                import traceback
-
-                text = "".join(traceback.format_exception(kind, error, trace))
-                last = "".join(traceback.format_exception_only(kind, error)).strip()
-                if isinstance(error, SyntaxError):  # the lines of which begin with the text of the script
-                    last = "%s: %s" % (kind.__name__, error)
-                report: "Any" = {"error": cut(last, 2000), "traceback": cut(text, 20000), "at": time.time()}
-                report["argv"] = read_own_command()
-                if any(words in text for words in DISK_FULL):
-                    report["room"] = find_tightest_directory(error, trace)
-                if kind.__name__ == "CalledProcessError":
-                    report["of"] = format_command(error.cmd)  # type: ignore[attr-defined]
-                elif kind.__name__ == "ChildFailedError":  # torchrun's, whose child has its own
-                    report["child"] = error.get_first_failure()[1].pid  # type: ignore[attr-defined]
-                path = "%s.%d%s" % (self.base, os.getpid(), names.ERROR)
-                with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
-                    json.dump(report, out)
-                import glob
-
-                # A helper that fails at each of a million steps, which its rank knows how to handle, fills no disk.
-                kept = sorted(glob.glob(glob.escape(self.base) + ".*" + names.ERROR), key=os.path.getmtime)
-                for path in kept[:-ERRORS]:
-                    os.unlink(path)
-            except Exception:
-                pass  # whatever goes wrong here must not hide the user's own error
+            self.record_error(names.ERROR, kind, error, trace)
             before(kind, error, trace)
             if self.worlds:
                 self.worlds.note_end(error)
 
         return note
+
+    def hook_threads(self, module: "Any") -> None:
+        """An exception that ends a thread ends nothing else, and those who wait for the thread wait for ever."""
+        before = module.excepthook  # not of the oldest Python
+
+        def note(args: "Any") -> None:
+            if args.exc_type is not SystemExit:
+                thread = getattr(args.thread, "name", "a thread")
+                self.record_error(names.THREAD_ERROR, args.exc_type, args.exc_value, args.exc_traceback, thread=thread)
+            before(args)
+
+        module.excepthook = note
+
+    def record_error(self, ending: str, kind: "Any", error: "Any", trace: "Any", **fields: "Any") -> None:
+        for _ in range(2):  # a handler of a signal may raise meanwhile, as that of a DataLoader whose worker has died
+            try:
+                drop_own_frames(trace)
+                report = dict(describe_error(kind, error, trace), **fields)
+                path = "%s.%d%s" % (self.base, os.getpid(), ending)
+                with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+                    __import__("json").dump(report, out)
+                import glob
+
+                # A helper that fails at each of a million steps, which its rank knows how to handle, fills no disk.
+                kept = sorted(glob.glob(glob.escape(self.base) + ".*" + ending), key=os.path.getmtime)
+                for path in kept[:-ERRORS]:
+                    os.unlink(path)
+                return
+            except Exception:
+                pass  # whatever goes wrong here must not hide the user's own error
 
     def enable_stack_dumps(self) -> None:
         """A crash (SIGSEGV and the like) and `STACKS_SIGNAL` leave the stacks of all threads in a file."""
@@ -264,6 +269,28 @@ class Hooks(names.ModuleHooks):
             module_names["destroy_process_group"] = settled
 
 
+def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
+    """Returns what is kept of an exception."""
+    import time
+    import traceback
+
+    text = "".join(traceback.format_exception(kind, error, trace))
+    last = "".join(traceback.format_exception_only(kind, error)).strip()
+    if isinstance(error, SyntaxError):  # the lines of which begin with the text of the script
+        last = "%s: %s" % (kind.__name__, error)
+    report: "Any" = {"error": cut(last, 2000), "traceback": cut(text, 20000), "at": time.time()}
+    report["argv"] = read_own_command()
+    if any(words in text for words in DISK_FULL):
+        report["room"] = find_tightest_directory(error, trace)
+    if kind.__name__ == "CalledProcessError":
+        report["of"] = format_command(error.cmd)
+    elif kind.__name__ == "ChildFailedError":  # torchrun's, whose child has its own
+        report["child"] = error.get_first_failure()[1].pid
+    elif kind.__name__ == "ProcessExitedException":  # of torch.multiprocessing.spawn, likewise
+        report["child"] = error.error_pid
+    return report
+
+
 def drop_own_frames(trace: "Any") -> None:
     """Takes the calls of this directory's modules out of a traceback, which Python 3.7 allows first."""
     own = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -314,6 +341,8 @@ def _install_hooks() -> None:
         hooks.record_stage(names.PYTHON)
         hooks.enable_stack_dumps()
         sys.meta_path.insert(0, hooks)
+        if "threading" in sys.modules:
+            hooks.hook_threads(sys.modules["threading"])
         import atexit
 
         atexit.register(hooks.record_libraries)

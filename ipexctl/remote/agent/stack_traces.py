@@ -4,15 +4,16 @@ A rank's Python answers `STACKS_SIGNAL` by writing the stacks of all its threads
 (sitecustomize's faulthandler; it works while the program waits in C code). Of a process that does not answer, as it is
 stopped or closed that file, the kernel state must do."""
 
+import json
 import os
 import time
 from contextlib import suppress
 from typing import Dict, Iterator, List, Tuple
 
-from ipexctl.protocol.hooks import ASK, RANKS, STACKS, STACKS_SIGNAL
+from ipexctl.protocol.hooks import ASK, ERROR, RAISED, RANKS, STACKS, STACKS_SIGNAL, THREAD_ERROR
 from ipexctl.protocol.rank_records import RankStack
 from ipexctl.protocol.run_spec import RunSpec
-from ipexctl.remote.agent import procs
+from ipexctl.remote.agent import files, procs
 
 PROCESS_LIMIT = 8  # processes of one rank that are asked
 STACK_LIMIT = 1 << 15  # bytes kept of one process's stacks
@@ -65,10 +66,21 @@ def collect_stacks(
                     os.kill(pid, STACKS_SIGNAL)
         for path, text in _collect_answers(before, asked, patience, limit).items():
             texts[asked.pop(path)] = told.get(path, "") + text
-    for rank, pid, _ in todo:
-        text = texts.get(pid, "")
+    for rank, pid, path in todo:
+        text = texts.get(pid, "")[:STACK_LIMIT] + _read_errors(path, pid)
         state = all_now[pid].state if procs.find_process(pid) else "X"  # before it was asked, which wakes it
-        yield RankStack(rank, spec.host, pid, state, _read_wait_channel(pid), text[:STACK_LIMIT], time.time())
+        yield RankStack(rank, spec.host, pid, state, _read_wait_channel(pid), text, time.time())
+
+
+def _read_errors(path: str, pid: int) -> str:
+    """Returns a line for each uncaught exception of a living process: in its main thread, in another one."""
+    lines = ""
+    for ending in (ERROR, THREAD_ERROR):
+        with suppress(OSError, ValueError):
+            record = files.read_json("/", "%s.%d%s" % (path[: -len(STACKS)], pid, ending))
+            record.pop("argv", None)
+            lines += "\n%s%s\n" % (RAISED, json.dumps(record))
+    return lines
 
 
 def _ask_for_collectives(path: str, pid: int) -> bool:

@@ -229,8 +229,12 @@ class Worlds:
         @quietly
         def append_line() -> None:
             last = sorted(list_collectives(), key=lambda collective: collective["done"])[:GROUPS]
+            lines = names.COLLECTIVES + json.dumps(last if sys.modules[C10D].is_initialized() else None) + "\n"
+            handled = describe_handled_error(threading.main_thread().ident)
+            if handled:
+                lines += names.RAISED + json.dumps(handled) + "\n"
             fd = os.open(self.base + names.STACKS, os.O_WRONLY | os.O_APPEND)
-            os.write(fd, ("%s%s\n" % (names.COLLECTIVES, json.dumps(last))).encode())
+            os.write(fd, lines.encode())
             os.close(fd)
 
         def answer() -> None:
@@ -266,8 +270,11 @@ class Worlds:
         job then, as ``python -m mpi4py`` does after an exception: MPI_Finalize waits for ranks that wait for it."""
         path = "%s.%d%s" % (self.base, os.getpid(), names.ERROR)
         if isinstance(error, SystemExit) and error.code and not os.path.exists(path):
+            end = {"status": 1, "error": str(error.code)[:2000]}  # as Python does with words
+            if isinstance(error.code, int):
+                end = {"status": error.code}
             with open(path, "w") as out:
-                json.dump({"status": error.code if isinstance(error.code, int) else 1, "at": time.time()}, out)
+                json.dump(dict(end, at=time.time()), out)
         mpi: Any = sys.modules.get("mpi4py.MPI")
         if mpi and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() > 1:
             __import__("mpi4py.run").run.set_abort_status(error)  # of mpi4py 3.0 and later
@@ -326,6 +333,20 @@ def list_collectives() -> "Any":
         last = describe() if describe else recorded.get(name)
         if last:
             yield dict(last, group=name, ranks=list(c10d._world.pg_group_ranks[group]), rank=c10d.get_rank())
+
+
+def describe_handled_error(thread: "Any") -> "Any":
+    """Returns the exception on the way of which a thread is in ``finally`` or ``except``; None without one."""
+    import traceback
+
+    list_errors = getattr(sys, "_current_exceptions", dict)  # not of the oldest Python
+    error = list_errors().get(thread)
+    error = error[1] if isinstance(error, tuple) else error  # before 3.12: as of sys.exc_info()
+    if error is None:
+        return None
+    last = "".join(traceback.format_exception_only(type(error), error)).strip()
+    text = "".join(traceback.format_tb(error.__traceback__))
+    return {"error": last[:2000], "traceback": text[-20000:], "handled": True}
 
 
 def call_after(owner: "Any", name: str, note: "Any") -> None:

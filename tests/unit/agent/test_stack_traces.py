@@ -8,9 +8,11 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from ipexctl.act import agent
 from ipexctl.decide.diagnosis.stack_traces import parse_main_thread
-from ipexctl.protocol.hooks import COLLECTIVES, DIRECTORY_ENV, RANK_ENV, RANKS, STACKS, STACKS_SIGNAL
+from ipexctl.protocol.hooks import COLLECTIVES, DIRECTORY_ENV, RAISED, RANK_ENV, RANKS, STACKS, STACKS_SIGNAL
 from ipexctl.remote.agent import procs
 from ipexctl.remote.agent.stack_traces import collect_stacks
 from tests.unit.agent.runs import SPEC
@@ -97,53 +99,98 @@ class Ours:
 group, ours = object(), Ours()
 c10d._world = types.SimpleNamespace(pg_names={group: "0", ours: "1"},
                                     pg_group_ranks={group: {0: 0, 1: 1}, ours: {1: 0}})
-c10d.get_rank = lambda: 1
+c10d.get_rank, c10d.is_initialized = lambda: 1, lambda: bool(c10d._world.pg_names)
 entry = dict(process_group=["0", "default_pg"], is_p2p=False, input_sizes=[[8, 2], []], input_dtypes=["Float", "Long"])
 entries = [dict(entry, collective_seq_id=n, profiling_name="gloo:all_reduce", retired=n < 5) for n in (4, 5, 6)]
 recorder._dump_fr_trace_json = lambda *_: json.dumps({"entries": entries})
 """
 
 
-def test_a_rank_that_has_joined_others_tells_its_last_collectives_when_asked(tmp_path: Path) -> None:
-    """The first that has not ended, of Gloo's; before the stacks, which are written by themselves."""
-    (tmp_path / RANKS).mkdir()
+def ask(directory: Path, script: str, awaited: str) -> list[str]:
+    """The lines of the stacks of a rank with our hooks that runs this script, once they have such a line."""
+    (directory / RANKS).mkdir()
+    own = directory / "own"
+    own.mkdir()
     for name, data in agent.read_hooks().items():
-        (tmp_path / name).write_bytes(data)
-    script = tmp_path / "rank.py"
-    joins = f"import _ipexctl_worlds\n_ipexctl_worlds.Worlds({str(tmp_path)!r}, '0', 'node0 1 1').answer_requests()"
-    script.write_text(f"import json, time\n{TORCH}\n{joins}\nprint('ready', flush=True)\ntime.sleep(1000)\n")
-    env = {**os.environ, "PYTHONPATH": str(tmp_path), DIRECTORY_ENV: str(tmp_path), RANK_ENV: "0"}
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=env) as rank:
+        (own / name).write_bytes(data)
+    (directory / "rank.py").write_text(f"import json, time\n{script}")
+    env = {**os.environ, "PYTHONPATH": str(own), DIRECTORY_ENV: str(directory), RANK_ENV: "0"}
+    words = [sys.executable, str(directory / "rank.py")]
+    with subprocess.Popen(words, env=env, stderr=subprocess.DEVNULL) as rank:
         try:
-            assert rank.stdout
-            assert rank.stdout.readline() == "ready\n"
             wrapper = procs.find_process(os.getpid())
             assert wrapper
             spec = SPEC._replace(timings=SPEC.timings._replace(stacks=30.0, node_lease=600.0))
-            texts: list[str] = []
+            lines: list[str] = []
 
-            def answers() -> bool:  # its thread waits a moment after it was started
-                found = collect_stacks(str(tmp_path), {0: wrapper}, spec, time.monotonic())
-                texts[:] = [stack.text for stack in found if stack.pid == rank.pid]
-                return texts[0].startswith(COLLECTIVES)
+            def answers() -> bool:
+                found = collect_stacks(str(directory), {0: wrapper}, spec, time.monotonic())
+                lines[:] = [line for stack in found if stack.pid == rank.pid for line in stack.text.splitlines()]
+                return any(line.startswith(awaited) for line in lines)
 
             wait(answers)
-            line, _, stacks = texts[0].partition("\n")
-            assert json.loads(line.removeprefix(COLLECTIVES)) == [
-                {
-                    "number": 5,
-                    "kind": "all_reduce",
-                    "size": 72,
-                    "done": False,
-                    "group": "0",
-                    "ranks": [0, 1],
-                    "rank": 1,
-                },
-                {"number": 3, "kind": "barrier", "size": 0, "done": True, "group": "1", "ranks": [1], "rank": 1},
-            ]
-            assert parse_main_thread(stacks)[0].function == "<module>"
+            return lines
         finally:
             rank.kill()
+
+
+JOINS = "import _ipexctl_worlds\n_ipexctl_worlds.Worlds(sys.path[0], '0', 'node0 1 1').answer_requests()\n"
+
+
+def test_a_rank_that_has_joined_others_tells_its_last_collectives_when_asked(tmp_path: Path) -> None:
+    """The first that has not ended, of Gloo's; before the stacks, which are written by themselves."""
+    line, *stacks = ask(tmp_path, f"{TORCH}\n{JOINS}\ntime.sleep(1000)\n", COLLECTIVES)
+    assert json.loads(line.removeprefix(COLLECTIVES)) == [
+        {"number": 5, "kind": "all_reduce", "size": 72, "done": False, "group": "0", "ranks": [0, 1], "rank": 1},
+        {"number": 3, "kind": "barrier", "size": 0, "done": True, "group": "1", "ranks": [1], "rank": 1},
+    ]
+    assert parse_main_thread("\n".join(stacks))[0].function == "<module>"
+
+
+def test_a_rank_that_has_left_its_groups_says_so(tmp_path: Path) -> None:
+    assert f"{COLLECTIVES}null" in ask(
+        tmp_path, f"{TORCH}\n{JOINS}c10d._world.pg_names.clear()\ntime.sleep(1000)\n", COLLECTIVES
+    )
+
+
+THREAD = """
+import threading
+def producer():
+    raise ValueError("the producer is broken")
+threading.Thread(target=producer).start()
+"""
+RAISES = """
+import threading
+threading.Thread(target=time.sleep, args=(1000,)).start()
+raise ValueError("the end")
+"""
+CLEANS = """
+def train():
+    try:
+        raise ValueError("the step is broken")
+    finally:
+        time.sleep(1000)
+train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "line", "word"),
+    [
+        (f"{THREAD}time.sleep(1000)\n", "ValueError: the producer is broken", "rank.py:5", "Thread-1 (producer)"),
+        (RAISES, "ValueError: the end", "rank.py:5", ""),
+        (f"{TORCH}\n{JOINS}{CLEANS}", "ValueError: the step is broken", "train", "handled"),
+    ],
+)
+def test_an_exception_of_a_process_that_lives_on_comes_with_its_stacks(
+    tmp_path: Path, script: str, error: str, line: str, word: str
+) -> None:
+    [record] = [line for line in ask(tmp_path, script, RAISED) if line.startswith(RAISED)]
+    report = json.loads(record.removeprefix(RAISED))
+    assert report["error"] == error
+    assert line.rpartition(":")[0] in report["traceback"]
+    assert word in (report.get("thread", ""), *report)
+    assert "argv" not in report, "it may hold what is nobody's business"
 
 
 SLEEPS = """

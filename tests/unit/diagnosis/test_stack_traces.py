@@ -7,16 +7,19 @@ import pytest
 
 from ipexctl.decide.diagnosis.collectives import describe_collectives, have_mismatch
 from ipexctl.decide.diagnosis.stack_traces import (
+    describe_errors,
     describe_places,
     describe_stall,
     find_odd_ranks,
     find_script_line,
     format_comparison,
     group_stacks,
+    have_raised,
     parse_main_thread,
+    show_stall,
 )
 from ipexctl.model.events import RankStack, Stalled
-from ipexctl.protocol.hooks import COLLECTIVES
+from ipexctl.protocol.hooks import COLLECTIVES, RAISED
 
 FAULT = """\
 Thread 0x00007f9a3ffff640 (most recent call first):
@@ -121,7 +124,7 @@ def test_ranks_that_wait_for_the_lock_of_an_extension_are_reported_with_the_reme
     assert len(format_comparison(group_stacks([stack(0)]), 1)) == 1
 
 
-ENDED = "the script has ended, by an exception or not (its last lines), and its process waits for"
+ENDED = "the script has ended, and its process waits for"
 
 
 @pytest.mark.parametrize(
@@ -412,8 +415,60 @@ MB = 4 << 20
             ["last collectives in the group of ranks 0,2: broadcast #2 of 8 B on rank 0"],
         ),
         ([report(0, ("0", [0, 1], 1, "barrier", 0, True)), stack(1), stack(2, f"{COLLECTIVES}[1]\n{FAULT}")], []),
+        (
+            [report(0, ("0", [0, 1], 2, "barrier", 0, False)), stack(1, f"{COLLECTIVES}null\n{FAULT}")],
+            [
+                "last collectives: barrier #2 on rank 0",
+                "rank 1 on xeon00 has left the group (destroy_process_group)",
+            ],
+        ),
+        ([stack(1, f"{COLLECTIVES}null\n{FAULT}")], []),
     ],
 )
 def test_the_last_collectives_and_a_mismatch_are_reported(stacks: list[RankStack], lines: list[str]) -> None:
     assert describe_collectives(stacks) == lines
     assert have_mismatch(stacks) == any("different collectives" in line for line in lines)
+
+
+def raised(rank: int, **fields: Any) -> RankStack:
+    return stack(rank, f"{FAULT}\n{RAISED}{json.dumps({'at': 1.0, **fields})}\n")
+
+
+TRACE = 'Traceback (most recent call last):\n  File "/home/u/brk.py", line 56, in producer\nValueError: no\n'
+
+
+@pytest.mark.parametrize(
+    ("stacks", "lines", "ended"),
+    [
+        ([stack(0), raised(1, error="ValueError: no\nsuch", traceback=TRACE, thread="Thread-1 (producer)")],
+         ["rank 1 on xeon00: Thread-1 (producer) ended with ValueError: no such (brk.py:56)"], False),
+        ([raised(rank, error="ValueError: no", traceback=TRACE) for rank in (0, 2)] + [stack(1)],
+         ["ranks 0,2 on xeon00, xeon01: the script has ended with ValueError: no (brk.py:56),"
+          " and its process does not end"],
+         True),
+        ([stack(0), raised(1, status=1, error="bad config")],
+         ["rank 1 on xeon00: the script called sys.exit with code 1 (bad config), and its process does not end"], True),
+        ([stack(0), raised(1, error="ValueError: no", traceback=TRACE, handled=True)],
+         ["rank 1 on xeon00: handles ValueError: no (brk.py:56): what it does in finally or except does not end"],
+         False),
+        ([raised(rank, error="ImportError: no", handled=True) for rank in (0, 1)], [], False),
+        ([stack(0), stack(1, f"{RAISED}{{\n{RAISED}3\n{FAULT}")], [], False),
+    ],
+)  # fmt: skip
+def test_exceptions_of_processes_that_live_on_are_reported(
+    stacks: list[RankStack], lines: list[str], ended: bool
+) -> None:
+    assert describe_errors(stacks) == lines
+    assert have_raised(stacks) == ended
+
+
+def test_ranks_whose_scripts_have_ended_wait_for_a_thread_which_is_named() -> None:
+    frame = 'File "{}", line {}'
+    waits = frame.format("/usr/lib/python3.11/threading.py", 324) + " in wait"
+    head = FAULT.replace(waits, frame.format("/home/u/train.py", 9) + " in upload").partition("\nCurrent")[0]
+    ended = frame.format("/usr/lib/python3.11/threading.py", 1583) + " in _shutdown"
+    text = f"{head}\nCurrent thread 0x2 (most recent call first):\n  {ended}\n"
+    stacks = [stack(rank, text, "S") for rank in (0, 1)]
+    groups = group_stacks(stacks)
+    assert show_stall(groups, stacks)
+    assert format_comparison(groups, 2)[-1].endswith(f"{ENDED} a thread that is no daemon: train.py:9 upload")
