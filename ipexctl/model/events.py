@@ -176,7 +176,9 @@ class RendezvousChanged(Event):
     line: str = ""
     at: float = 0.0
     inner: bool = False  # a process that the rank has started looks for others
-    fault: str = ""  # of a file the type of its file system and its directory; why the host has no address for a name
+    # Of a file the type of its file system and its directory; why the host has no address for a name; "TCPStore": a
+    # store of the script's own looks for them.
+    fault: str = ""
 
 
 class WorldsCompared(Event):

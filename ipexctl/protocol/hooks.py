@@ -38,6 +38,7 @@ STAGES = (PROGRAM, PYTHON, TORCH, RENDEZVOUS, CONNECTED, FIRST_COLLECTIVE, RUNNI
 
 # Records that a rank's own Python leaves as its wrapper does: kinds of `rank_records`.
 WORLD, ALONE, MEETING, NOTE = "RankWorld", "RankAlone", "RankRendezvous", "RankNote"
+STORE = "TCPStore"  # a fault of RankRendezvous: the script makes its store by itself
 ACCELERATE = "accelerate"  # a cause: it takes ranks that have a process group for single processes
 
 TYPE_CHECKING = False

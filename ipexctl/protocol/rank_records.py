@@ -58,7 +58,8 @@ class RankRendezvous(NamedTuple):
     """The rank's script looks for the others, ``size`` processes in all (0: not known), elsewhere than was ``planned``:
     at another address, or at another port of that; ``line`` ("path:number") says so, "" where that is not known.
     ``inner``: it is not the rank itself, but a process that it has started by `multiprocessing`. ``fault``: of a file
-    (``file://``) the type of its file system and its directory there; of a name why its host has no address for it."""
+    (``file://``) the type of its file system and its directory there; of a name why its host has no address for it;
+    `hooks.STORE` of a loopback address that the script gives a store of its own."""
 
     rank: int
     host: str

@@ -73,14 +73,17 @@ def find_hopeless_rendezvous(records: Sequence[RankRendezvous], hosts: Sequence[
         own = {each.fault for each in records if each.fault and not each.fault.startswith(NETWORK_FILE_SYSTEMS)}
         if missing and not record.inner and len({each.host for each in records}) == len(own) > 1:
             why = f"that is another file on each host ({printable(record.fault.partition(' ')[0], 30)}){rest}"
+    elif means_itself(record.address):
+        if record.inner and here < len(hosts):
+            why = "that is each host itself, whose processes then work with each other alone"
+        elif missing and here < len(hosts):
+            why = f"that is each host itself{rest}"
     elif record.fault:
         why = f"{record.host} has no address for this name ({printable(record.fault, 100)})"
-    elif means_itself(record.address) and here < len(hosts):
-        if record.inner:
-            why = "that is each host itself, whose processes then work with each other alone"
-        elif missing:
-            why = f"that is each host itself{rest}"
-    return f"{_describe_change(records)}: {why}; leave MASTER_ADDR to ipexctl, and init_method out" if why else ""
+    remedy = "leave MASTER_ADDR to ipexctl, and init_method out"
+    if record.fault == hooks.STORE:
+        remedy = "give the TCPStore the address in MASTER_ADDR"
+    return f"{_describe_change(records)}: {why}; {remedy}" if why else ""
 
 
 def describe_rendezvous(

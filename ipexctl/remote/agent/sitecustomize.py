@@ -258,6 +258,8 @@ class Hooks(names.ModuleHooks):
 
         for name, own in first.items():
             module_names[name] = noting(name, own)
+        if worlds and "TCPStore" in module_names:
+            worlds.hook_store(module_names["TCPStore"])
         destroy = module_names.get("destroy_process_group")
         if callable(destroy):
 

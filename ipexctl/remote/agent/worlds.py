@@ -124,6 +124,25 @@ class Worlds:
                 __import__("threading").Thread(target=lambda: write(find_name_fault(name)), daemon=True).start()
 
     @quietly
+    def note_store(self, host_name: str, port: int, world_size: "Any" = None, *_: "Any", **__: "Any") -> None:
+        """The script makes a `TCPStore` by itself: does it wait for others where each host means itself?"""
+        itself, planned = ("localhost", "127.", "::1"), self.planned["MASTER_ADDR"]
+        if world_size and world_size > 1 and host_name.startswith(itself) and not planned.startswith(itself):
+            inner = __import__("multiprocessing").parent_process() is not None
+            place = {"address": host_name, "port": str(port), "planned": planned}
+            place.update(line=find_call(), fault=names.STORE)
+            self.write("meeting", names.MEETING, size=world_size, inner=inner, **place)
+
+    def hook_store(self, store: "Any") -> None:
+        own, note = store.__init__, self.note_store
+
+        def __init__(self: "Any", *args: "Any", **kwargs: "Any") -> None:
+            note(*args, **kwargs)
+            own(self, *args, **kwargs)
+
+        store.__init__ = __init__
+
+    @quietly
     def note_group(self, exchanged: bool = False) -> None:
         """torch's own world was joined; ``exchanged``: and something has been exchanged since."""
         group = sys.modules[C10D]

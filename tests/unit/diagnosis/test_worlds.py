@@ -173,6 +173,30 @@ def test_where_the_plan_is_followed_or_a_store_is_given_nothing_is_reported(tmp_
     assert run(tmp_path / "store", script) == [world(used=False)]
 
 
+@pytest.mark.parametrize(
+    ("words", "planned", "noted"),
+    [
+        ("'127.0.0.1', 8089, 2, False", "10.0.0.1", True),
+        ("host_name='localhost', port=8089, world_size=2", "10.0.0.1", True),
+        ("'10.0.0.1', 8089, 2", "10.0.0.1", False),
+        ("'127.0.0.1', 8089", "10.0.0.1", False),  # of this process alone, or nobody knows whose
+        ("'127.0.0.1', 8089, 2", "127.0.0.1", False),  # all hosts are one machine
+    ],
+)
+def test_a_store_of_the_scripts_own_at_a_loopback_address_is_named(
+    tmp_path: Path, words: str, planned: str, noted: bool
+) -> None:
+    script = f"import torch\ntorch.distributed.TCPStore({words})"
+    reported = run(tmp_path, script, IPEXCTL_MEETING=f"{planned} 29500 1", MASTER_ADDR=planned)
+    records = [each for each in reported if isinstance(each, RankRendezvous)]
+    assert bool(records) == noted
+    for record in records:
+        assert (record.port, record.size, record.line) == ("8089", 2, f"{tmp_path}/train.py:2")
+        text = find_hopeless_rendezvous([record._replace(host="node1")], ("node0", "node1"))
+        assert "train.py:2 sets the rendezvous address to " in text
+        assert text.endswith("1 of 2 ranks cannot be met; give the TCPStore the address in MASTER_ADDR")
+
+
 def test_a_process_that_a_rank_has_started_is_told_from_it(tmp_path: Path) -> None:
     script = (
         "import os, multiprocessing\ndef work():\n    import torch\n    os.environ['MASTER_ADDR'] = 'localhost'\n    "
