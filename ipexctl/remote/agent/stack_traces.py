@@ -59,7 +59,8 @@ def collect_stacks(
                 asked[path] = mine[turn]
         grouped = {path: pid for path, pid in asked.items() if _ask_for_collectives(path, pid)}
         patience, limit = spec.timings.stacks, (time.monotonic() + until) / 2
-        told = _collect_answers(before, grouped, patience, limit)
+        # Who holds Python's lock does not answer this, and must have time for the signal.
+        told = _collect_answers(before, grouped, patience, min(limit, time.monotonic() + patience))
         for path, pid in asked.items():
             if has_file_open(pid, path):  # it may have ended meanwhile
                 with suppress(OSError):

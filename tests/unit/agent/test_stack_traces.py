@@ -148,9 +148,36 @@ def test_a_rank_that_has_joined_others_tells_its_last_collectives_when_asked(tmp
 
 
 def test_a_rank_that_has_left_its_groups_says_so(tmp_path: Path) -> None:
-    assert f"{COLLECTIVES}null" in ask(
-        tmp_path, f"{TORCH}\n{JOINS}c10d._world.pg_names.clear()\ntime.sleep(1000)\n", COLLECTIVES
-    )
+    script = f"{TORCH}\nc10d._world.pg_names.clear()\n{JOINS}time.sleep(1000)\n"
+    assert f"{COLLECTIVES}null" in ask(tmp_path, script, COLLECTIVES)
+
+
+HOLDS = """
+import os
+os.mkfifo(f"{sys.argv[1].rpartition('.')[0]}.{os.getpid()}.ask")
+asked = os.open(f"{sys.argv[1].rpartition('.')[0]}.{os.getpid()}.ask", os.O_RDONLY | os.O_NONBLOCK)
+print("ready", flush=True)
+while True:
+    pass
+"""
+
+
+def test_a_rank_that_holds_pythons_lock_is_seen(tmp_path: Path) -> None:
+    """As in a regular expression: it tells of no collectives, and is given the time for its stacks all the same."""
+    (tmp_path / RANKS).mkdir()
+    script = RANK.partition('print("ready"')[0] + HOLDS
+    words = [sys.executable, "-c", script, str(tmp_path / RANKS / f"0{STACKS}"), str(int(STACKS_SIGNAL))]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as rank:
+        try:
+            assert rank.stdout
+            assert rank.stdout.readline() == "ready\n"
+            wrapper = procs.find_process(os.getpid())
+            assert wrapper
+            spec = SPEC._replace(timings=SPEC.timings._replace(stacks=0.01, node_lease=30.0))
+            stacks = collect_stacks(str(tmp_path), {0: wrapper}, spec, time.monotonic())
+            assert [stack.text for stack in stacks if stack.pid == rank.pid] == ["the stacks"]
+        finally:
+            rank.kill()
 
 
 THREAD = """
