@@ -15,7 +15,10 @@ STACKS = ".stacks"  # ranks/<rank>.stacks: what faulthandler wrote
 ASK = ".ask"  # ranks/<rank>.<pid>.ask: a pipe; whoever opens it has this process append a line to the rank's STACKS:
 COLLECTIVES = "Collectives: "  # and, as JSON, the last one of each process group; null: it has left them all
 RAISED = "Raised: "  # a line beside these: as JSON, an exception of the process
-STACKS_SIGNAL = 45  # real-time signal to which a rank's Python answers with the stacks of all threads
+# Real-time signals to which a rank's Python answers with the stacks of all threads. A thread takes the first when it
+# has Python's lock: stacks of threads that go on meanwhile are freed memory, and reading them may end the process. The
+# second is for a process in which another one keeps the lock, and stands still: it answers at once.
+STACKS_REQUEST, STACKS_SIGNAL = 44, 45
 
 # Of a profile, in the run's directory: files of each rank. The host's files there are fetched when the run has ended.
 PROFILE = "profile"

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import Dict, Iterator, NamedTuple, Optional, Tuple
 
-from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
+from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_REQUEST, STACKS_SIGNAL
 from ipexctl.protocol.rank_records import Memory
 from ipexctl.remote.agent import procs, stack_traces
 
@@ -55,7 +55,10 @@ class MemoryWatch:
             return 0
         with suppress(OSError):
             size = os.path.getsize(self.path)
-            os.kill(self.pid, STACKS_SIGNAL)
+            number = STACKS_SIGNAL
+            if self.offset != size and stack_traces.has_signal(self.pid, b"SigIgn:", STACKS_REQUEST):
+                number = STACKS_REQUEST  # it has answered the last one
+            os.kill(self.pid, number)
             self.offset = size
             return 1
         return 0

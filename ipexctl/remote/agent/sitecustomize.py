@@ -40,23 +40,30 @@ LOOP_POLL = 0.03  # seconds between two looks at them: who waits for Python's lo
 LOOP_TIMEOUT = 10.0  # seconds until the rank goes on all the same
 
 
-def take_signal_in_thread() -> None:
-    """Leaves `STACKS_SIGNAL` to a thread that does nothing else. A signal ends the system call of its thread, which C
-    libraries take for an error, or for the end of a sleep: a rank must not change because it was looked at."""
+def take_signals_in_thread(fd: int) -> None:
+    """Leaves the signals for stacks to a thread that does nothing else. A signal ends the system call of its thread,
+    which C libraries take for an error, or for the end of a sleep: a rank must not change because it was looked at."""
     import _thread
+    import faulthandler
     import signal
 
-    signals = [names.STACKS_SIGNAL]
+    request, at_once = [names.STACKS_REQUEST], [names.STACKS_SIGNAL]
 
-    def wait() -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-        lock.acquire()
-        lock.acquire()  # for ever, without Python's own lock
+    def answer() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, at_once)
+        while True:
+            signal.sigwait(request)
+            faulthandler.dump_traceback(fd)  # with Python's lock
 
-    lock = _thread.allocate_lock()
-    os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, signals))
-    _thread.start_new_thread(wait, ())
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # here, and in the threads and processes that come after
+    def leave_thread() -> None:
+        signal.signal(names.STACKS_REQUEST, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, at_once)
+
+    os.register_at_fork(after_in_child=leave_thread)
+    signal.pthread_sigmask(signal.SIG_BLOCK, request)
+    _thread.start_new_thread(answer, ())
+    signal.pthread_sigmask(signal.SIG_BLOCK, at_once)  # here, and in the threads and processes that come after
+    signal.signal(names.STACKS_REQUEST, signal.SIG_IGN)  # by which others know that it is taken
 
 
 class Hooks(names.ModuleHooks):
@@ -143,7 +150,7 @@ class Hooks(names.ModuleHooks):
         faulthandler.enable(fd)
         faulthandler.register(names.STACKS_SIGNAL, fd, all_threads=True, chain=False)
         try:
-            take_signal_in_thread()
+            take_signals_in_thread(fd)
         except Exception:
             pass  # there may be no more threads: the program's own gets it then
 

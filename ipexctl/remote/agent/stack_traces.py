@@ -1,8 +1,8 @@
 """What the ranks on this host are doing: how busy they are, and where their programs stand.
 
-A rank's Python answers `STACKS_SIGNAL` by writing the stacks of all its threads to ``ranks/<rank>.stacks``
-(sitecustomize's faulthandler; it works while the program waits in C code). Of a process that does not answer, as it is
-stopped or closed that file, the kernel state must do."""
+A rank's Python answers `STACKS_REQUEST`, or `STACKS_SIGNAL` while it waits in C code with its lock, by writing the
+stacks of all its threads to ``ranks/<rank>.stacks`` (sitecustomize's faulthandler). Of a process that does not answer,
+as it is stopped or closed that file, the kernel state must do."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import Dict, Iterator, List, Tuple
 
-from ipexctl.protocol.hooks import ASK, ERROR, RAISED, RANKS, STACKS, STACKS_SIGNAL, THREAD_ERROR
+from ipexctl.protocol.hooks import ASK, ERROR, RAISED, RANKS, STACKS, STACKS_REQUEST, STACKS_SIGNAL, THREAD_ERROR
 from ipexctl.protocol.rank_records import RankStack
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, procs
@@ -61,11 +61,7 @@ def collect_stacks(
         patience, limit = spec.timings.stacks, (time.monotonic() + until) / 2
         # Who holds Python's lock does not answer this, and must have time for the signal.
         told = _collect_answers(before, grouped, patience, min(limit, time.monotonic() + patience))
-        for path, pid in asked.items():
-            if has_file_open(pid, path):  # it may have ended meanwhile
-                with suppress(OSError):
-                    os.kill(pid, STACKS_SIGNAL)
-        for path, text in _collect_answers(before, asked, patience, limit).items():
+        for path, text in _ask_for_stacks(before, asked, patience, until).items():
             texts[asked.pop(path)] = told.get(path, "") + text
     for rank, pid, path in todo:
         text = texts.get(pid, "")[:STACK_LIMIT] + _read_errors(path, pid)
@@ -82,6 +78,23 @@ def _read_errors(path: str, pid: int) -> str:
             record.pop("argv", None)
             lines += "\n%s%s\n" % (RAISED, json.dumps(record))
     return lines
+
+
+def _ask_for_stacks(
+    before: "Dict[str, int]", asked: "Dict[str, int]", patience: float, until: float
+) -> "Dict[str, str]":
+    """Returns what the processes append to their files: each is asked at once if it did not answer the request."""
+    texts = dict.fromkeys(asked, "")
+    for number, field in ((STACKS_REQUEST, b"SigIgn:"), (STACKS_SIGNAL, b"SigCgt:")):
+        silent = {path: pid for path, pid in asked.items() if not texts[path]}
+        for path, pid in list(silent.items()):
+            if not has_file_open(pid, path) or not has_signal(pid, field, number):  # it may have ended meanwhile
+                del silent[path]
+                continue
+            with suppress(OSError):
+                os.kill(pid, number)
+        texts.update(_collect_answers(before, silent, patience, (time.monotonic() + until) / 2))
+    return texts
 
 
 def _ask_for_collectives(path: str, pid: int) -> bool:
@@ -128,11 +141,17 @@ def has_file_open(pid: int, path: str) -> bool:
     try:
         wanted = os.path.realpath(path)
         held = any(os.readlink("/proc/%d/fd/%s" % (pid, fd)) == wanted for fd in os.listdir("/proc/%d/fd" % pid))
-        status = procs.read_file("/proc/%d/status" % pid).splitlines()
-        caught = next(int(line.split()[1], 16) for line in status if line.startswith(b"SigCgt:"))
-    except (OSError, StopIteration, ValueError):
+    except OSError:
         return False
-    return held and bool(caught >> (STACKS_SIGNAL - 1) & 1)
+    return held and has_signal(pid, b"SigCgt:", STACKS_SIGNAL)
+
+
+def has_signal(pid: int, field: bytes, number: int) -> bool:
+    """Whether a signal is in a set of the process (proc(5): status)."""
+    for line in procs.read_file("/proc/%d/status" % pid).splitlines():
+        if line.startswith(field):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
 
 
 def _read_wait_channel(pid: int) -> str:

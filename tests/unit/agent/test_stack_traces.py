@@ -12,7 +12,16 @@ import pytest
 
 from ipexctl.act import agent
 from ipexctl.decide.diagnosis.stack_traces import parse_main_thread
-from ipexctl.protocol.hooks import COLLECTIVES, DIRECTORY_ENV, RAISED, RANK_ENV, RANKS, STACKS, STACKS_SIGNAL
+from ipexctl.protocol.hooks import (
+    COLLECTIVES,
+    DIRECTORY_ENV,
+    RAISED,
+    RANK_ENV,
+    RANKS,
+    STACKS,
+    STACKS_REQUEST,
+    STACKS_SIGNAL,
+)
 from ipexctl.remote.agent import procs
 from ipexctl.remote.agent.stack_traces import collect_stacks
 from tests.unit.agent.runs import SPEC
@@ -218,6 +227,42 @@ def test_an_exception_of_a_process_that_lives_on_comes_with_its_stacks(
     assert line.rpartition(":")[0] in report["traceback"]
     assert word in (report.get("thread", ""), *report)
     assert "argv" not in report, "it may hold what is nobody's business"
+
+
+BUSY = """
+import json, sys
+def count(depth):
+    if depth:
+        return count(depth - 1) + sum(number for number in range(3))
+    return len(json.dumps([1]))
+print("ready", flush=True)
+while True:
+    count(30)
+"""
+
+
+def test_a_rank_that_computes_survives_many_requests(tmp_path: Path) -> None:
+    """Read by another thread without Python's lock its stacks are freed memory: one of 250 looks was its end."""
+    (tmp_path / RANKS).mkdir()
+    for name, data in agent.read_hooks().items():
+        (tmp_path / name).write_bytes(data)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), DIRECTORY_ENV: str(tmp_path), RANK_ENV: "0"}
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True, env=env) as rank:
+        try:
+            assert rank.stdout
+            assert rank.stdout.readline() == "ready\n"
+            wrapper = procs.find_process(os.getpid())
+            assert wrapper
+            [stack] = collect_stacks(str(tmp_path), {0: wrapper}, SPEC, time.monotonic())
+            assert parse_main_thread(stack.text), "the gentle way is the one that is taken"
+            size = os.path.getsize(tmp_path / RANKS / f"0{STACKS}")
+            for _ in range(1500):
+                os.kill(rank.pid, STACKS_REQUEST)
+                time.sleep(0.001)
+            wait(lambda: os.path.getsize(tmp_path / RANKS / f"0{STACKS}") > 100 * size)
+            assert rank.poll() is None
+        finally:
+            rank.kill()
 
 
 SLEEPS = """
