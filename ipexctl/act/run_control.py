@@ -19,7 +19,7 @@ from ipexctl.model.text import format_time, printable
 from ipexctl.protocol import frames, journal, messages, paths, rank_records
 from ipexctl.protocol.codec import MESSAGE_LIMIT, DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
-from ipexctl.protocol.paths import AGENT, AGENTS, BOTH, GUARD, ROLE, RUNS, Role
+from ipexctl.protocol.paths import AGENT, AGENTS, BOTH, ROLE, RUNS, Role
 from ipexctl.protocol.timings import Timings
 
 _KEEPER_START_TIMEOUT = 60.0  # seconds in which the keeper must listen: 30 for its command, and 30 until it starts
@@ -177,7 +177,7 @@ def list_runs_on_head(link: Link) -> messages.RunListing:
     `LinkError`. Any run's agent can tell of all, but that of an old one may have lost its interpreter: the first that
     works is believed, and when none does, that is not taken for "no runs"."""
     none = KINDS.write(messages.RunListing()).decode()
-    words = (RUNS, ROLE, AGENT, Role.LIST, none, GUARD, AGENTS)
+    words = (RUNS, ROLE, AGENT, Role.LIST, none, AGENTS)
     command = build_script_command("list_runs.sh", *words, begins="ownership.sh")
     done = link.run(replace(command, timeout=20.0, cap=MESSAGE_LIMIT))
     listing = _parse_answer(link, done, "its runs cannot be listed", messages.RunListing)

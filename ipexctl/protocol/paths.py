@@ -30,7 +30,6 @@ ERR = "err.bin"  # what the launcher wrote, in segments
 SAMPLES = "samples.jsonl"  # `samples.HostSample`, one a line, in segments
 RESERVE = "reserve"  # space for the last records of a run whose disk is full
 OWNER = "place.json"  # which host this directory is for: homes may be shared
-GUARD = "guard.pid"  # on other hosts than the head, as text: the guard's process, its start, and "+" if it may lead
 PORT = "port.json"  # where the ranks meet
 ENDING = "ending.json"  # the run is being ended: no rank is to start any more
 LEFTOVERS = "left.json"  # processes that a guard without its keeper could not end

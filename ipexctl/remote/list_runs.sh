@@ -1,19 +1,11 @@
 # Lists the runs whose head this host is. POSIX sh; ownership.sh stands before it; run as:
-#   sh -c TEXT NAME RUNS ROLE AGENT LIST NONE GUARD AGENTS
+#   sh -c TEXT NAME RUNS ROLE AGENT LIST NONE AGENTS
 # where NONE is what is printed without a run. Any run's agent can tell of all, but that of an old one may have lost its interpreter.
-# A directory whose guard lives (the file GUARD names its process) is part of a run of another head: it is passed over, and
-# no Python starts for it; unless this host may lead it later (a third word).
-# Where anything else is, also what has no agent of its own (half made), an agent is asked: the first that works, of any run,
-# or one that is kept for further runs.
+# Where any directory is, also one that has no agent of its own (half made), an agent is asked: the first that works, of any
+# run, or one that is kept for further runs.
 all=$HOME/$1 tried='' asked='' refused=''
-has_guard() {
-  { read -r pid start <"$1" && read -r stat <"/proc/$pid/stat"; } 2>/dev/null || return 1
-  set -- ${stat##*) } # from the third field on, proc(5): the state, and the 22nd is the start time
-  case $1 in Z|X) return 1 ;; esac
-  [ -n "$start" ] && [ "${20}" = "$start" ]
-}
 for d in "$all"/*; do
-  [ ! -d "$d" ] || has_guard "$d/$6" || asked=1
+  [ ! -d "$d" ] || asked=1
 done
 [ "$asked" ] || { printf '%s\n' "$5"; exit 0; }
 find_fault "$all"
@@ -27,8 +19,8 @@ for d in "$all"/*; do
 done
 fault=$refused
 refuse_fault
-for kept in "$HOME/$7"/*; do
-  find_fault "$HOME/$7" "$kept"
+for kept in "$HOME/$6"/*; do
+  find_fault "$HOME/$6" "$kept"
   [ -z "$fault" ] && [ -f "$kept" ] && sum=$(sha256sum "$kept") && [ "${sum%% *}" = "${kept##*/}" ] || continue
   python3 -E -s -S "$kept" "$4" "$all" && exit 0
 done

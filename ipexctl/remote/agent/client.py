@@ -55,7 +55,7 @@ def list_runs(argv: "List[str]") -> int:
         if files.belongs_to_other_host(directory):
             continue
         if spec.head is None:
-            lives = _has_guard(directory) or procs.find_marked(procs.format_node_mark(spec.run, spec.label))
+            lives = procs.find_marked(procs.format_run_mark(spec.run))
             if not lives and not files.is_fresh(directory):
                 orphans.append(messages.OrphanDirectory(spec.run, directory))
             if not lives or len(spec.leaders) < 2:
@@ -84,14 +84,6 @@ def list_runs(argv: "List[str]") -> int:
         runs.append(row)
     print(KINDS.write(messages.RunListing(runs, orphans)).decode())
     return 0
-
-
-def _has_guard(directory: str) -> bool:
-    with suppress(OSError, ValueError), open(os.path.join(directory, paths.GUARD), encoding="ascii") as file:
-        pid, start = map(int, file.read().split()[:2])
-        process = procs.find_process(pid)
-        return process is not None and process.start == start
-    return False
 
 
 def _measure_seconds(directory: str, ended: bool) -> float:

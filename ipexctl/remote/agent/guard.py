@@ -73,8 +73,6 @@ class Guard:
         procs.become_reaper()
         for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM):  # a polite stop of the run is not for its guard
             signal.signal(number, signal.SIG_IGN)
-        if self.spec.head is None:
-            self.write_address()
         try:
             while self.do_round(time.monotonic()):
                 unsent = [self.keeper] if self.keeper.open and self.keeper.outbox else []
@@ -110,12 +108,6 @@ class Guard:
     @property
     def helpers(self) -> "List[Helper[Any]]":
         return [helper for helper in (self.sampler, self.carrier) if helper]
-
-    def write_address(self) -> None:
-        """For `list_runs.sh`, which asks a Python where it cannot read this: of a run that this host may lead later."""
-        me = self.find_process(os.getpid())
-        with suppress(OSError), open(os.path.join(self.directory, paths.GUARD), "w", encoding="ascii") as file:
-            file.write("%d %d%s\n" % (os.getpid(), me.start if me else 0, " +" if len(self.base.leaders) > 1 else ""))
 
     def do_round(self, now: float) -> bool:
         """Does what is due now, in seconds of the steady clock; False once it has ended its part."""
@@ -272,7 +264,7 @@ class Guard:
         if spec != self.spec:
             files.write_json(self.directory, paths.SPEC, encode(spec))
             self.spec = spec
-        self.remove_files(paths.ENDING, paths.PORT, *([paths.GUARD] if spec.head else []))
+        self.remove_files(paths.ENDING, paths.PORT)
         if spec.profile:
             files.remove_directory(os.path.join(self.directory, hooks.PROFILE))
         self.forget_ranks()
