@@ -96,14 +96,16 @@ def count_ranks(run: RunOutcome) -> str:
 
 
 _OTHER_STACKS = re.compile(r"^(?:Thread 0x.*\n(?:  .*\n)*\n?|Extension modules: .*)", re.MULTILINE)  # of a crash
+_OUR_FRAME = r'.*/hooks/\w+\.py", line \d+ in answer\n'  # of a thread that our hooks start
+_OUR_STACKS = re.compile(rf"^Thread 0x.*\n(?:  .*\n)*?{_OUR_FRAME}(?:  .*\n)*\n?", re.MULTILINE)
 
 
 def get_last_output(rank: RankOutcome) -> str:
     """The end of what a failed rank wrote, or why it failed. Of a crash, the stack of the thread that crashed."""
     output = strip_colours((rank.traceback or rank.tail).strip("\n") or rank.error)
     if "\nCurrent thread 0x" in output and "<no Python frame>" not in output:
-        output = _OTHER_STACKS.sub("", output).strip("\n")
-    return output
+        output = _OTHER_STACKS.sub("", output)
+    return _OUR_STACKS.sub("", output).strip("\n")
 
 
 def _first_failure(rank: RankOutcome, run: RunOutcome, below: Sequence[RenderableType]) -> list[RenderableType]:

@@ -113,16 +113,21 @@ def test_the_first_failure_has_status_host_time_and_last_words() -> None:
 
 
 def test_of_a_crash_the_thread_that_crashed_is_shown() -> None:
-    own = 'Thread 0x7f (most recent call first):\n  File "/h/hooks/_worlds.py", line 2 in answer\n\n'
-    crash = (
-        f'Fatal Python error: Aborted\n\n{own}Current thread 0x8f (most recent call first):\n  File "a.py", line 7 in f'
+    threads = (("/h/hooks/_worlds.py", "answer"), ("/h/train.py", "load"))
+    others = "".join(
+        f'Thread 0x7f (most recent call first):\n  File "{file}", line 2 in {name}\n\n' for file, name in threads
     )
+    now = 'Current thread 0x8f (most recent call first):\n  File "a.py", line 7 in f'
+    crash = f"Fatal Python error: Aborted\n\n{others}{now}"
     text = ending(ended(1, None, signal=6, traceback=f"{crash}\n\nExtension modules: torch._C (total: 1)\n"))
     assert "  Fatal Python error: Aborted\n\n  Current thread 0x8f (most recent call first):\n    File" in text
-    assert "_worlds.py" not in text
+    assert ".py, line 2" not in text.replace('"', "")
     assert "Extension modules" not in text
-    native = crash.replace('  File "a.py", line 7 in f', "  <no Python frame>")
-    assert "_worlds.py" in ending(ended(1, None, signal=6, traceback=native)), "all there is to see of it"
+    text = ending(
+        ended(1, None, signal=6, traceback=crash.replace('  File "a.py", line 7 in f', "  <no Python frame>"))
+    )
+    assert "train.py" in text, "all there is to see of it"
+    assert "_worlds.py" not in text
 
 
 @pytest.mark.parametrize("hint", ["a smaller batch", "a smaller batch, fewer ranks there " * 8])
