@@ -21,10 +21,7 @@ from ipexctl.model.errors import Origin
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 
-__all__ = [
-    "SCHEDULERS", "VariableFile", "find_node_file", "limit_inventory", "parse_allocation", "parse_inventory",
-    "parse_list",
-]  # fmt: skip
+__all__ = ["SCHEDULERS", "VariableFile", "limit_inventory", "parse_allocation", "parse_inventory", "parse_list"]
 
 _GROUP_LINE = re.compile(r"""(?:[A-Za-z_][^\s:]*|"[^"]*"|'[^']*')\s*:\s*(#.*)?""")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ipexctl.act.inputs import expand_home, is_writable_by_all, read_input, read_variable_files
 from ipexctl.data import read_data
 from ipexctl.decide import parsing
+from ipexctl.decide.parsing.schedulers import find_node_file
 from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.events import Started
 from ipexctl.model.hosts import Host, Inventory
@@ -80,7 +81,7 @@ def _read_hosts(hosts: str, environ: Mapping[str, str], cwd: Path) -> Inventory:
     scheduler = hosts.strip()
     if scheduler not in parsing.SCHEDULERS:
         return parsing.parse_list(hosts)
-    nodefile = parsing.find_node_file(scheduler, environ)
+    nodefile = find_node_file(scheduler, environ)
     text = read_input(nodefile, cwd=cwd).text if nodefile else ""
     return parsing.parse_allocation(scheduler, environ, text)
 

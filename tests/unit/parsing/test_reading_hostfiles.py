@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from ipexctl.decide.parsing import find_node_file, parse_allocation, parse_inventory, parse_list, yaml_nodes
+from ipexctl.decide.parsing import parse_allocation, parse_inventory, parse_list, yaml_nodes
+from ipexctl.decide.parsing.schedulers import find_node_file
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.hosts import Host, Inventory
 from tests.tables import read_table
