@@ -7,6 +7,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
 
 from ipexctl.model.errors import Exit, Hint, advise, complete_hint
+from ipexctl.model.harmless import find_harmless
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
 from ipexctl.model.text import format_ranks, group_pairs, join_names, pluralize, strip_colours
 from ipexctl.show import phrases, typeset
@@ -101,11 +102,18 @@ _OUR_STACKS = re.compile(rf"^Thread 0x.*\n(?:  .*\n)*?{_OUR_FRAME}(?:  .*\n)*\n?
 
 
 def get_last_output(rank: RankOutcome) -> str:
-    """The end of what a failed rank wrote, or why it failed. Of a crash, the stack of the thread that crashed."""
-    output = strip_colours((rank.traceback or rank.tail).strip("\n") or rank.error)
+    """The end of what a failed rank wrote, without harmless lines before and after it, or why it failed. Of a crash,
+    the stack of the thread that crashed."""
+    output = strip_colours((rank.traceback or _drop_harmless_ends(rank.tail)).strip("\n") or rank.error)
     if "\nCurrent thread 0x" in output and "<no Python frame>" not in output:
         output = _OTHER_STACKS.sub("", output)
     return _OUR_STACKS.sub("", output).strip("\n")
+
+
+def _drop_harmless_ends(output: str) -> str:
+    lines = output.split("\n")
+    telling = [number for number, line in enumerate(lines) if line.strip() and find_harmless(line) is None]
+    return "\n".join(lines[telling[0] : telling[-1] + 1]) if telling else ""
 
 
 def _first_failure(rank: RankOutcome, run: RunOutcome, below: Sequence[RenderableType]) -> list[RenderableType]:

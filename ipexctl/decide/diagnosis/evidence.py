@@ -21,10 +21,7 @@ _GROUP = re.compile(r"^ +(?:\| ?|\+[-+].*)", re.MULTILINE)  # what an ExceptionG
 _TYPE = re.compile(r"[\w.]+(?:: |$)")  # of an exception, below its stack
 _EXCEPTION = re.compile(r"(?!\S*python[\d.]*: ).*\b[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?:: |$)")  # in a text
 _OF_RANK = re.compile(r"^\[rank\d+\]: ?")  # torch.distributed writes it before each line of a traceback
-_WARNING = re.compile(  # and farewells of impi and MPI
-    r"\b\w*Warning: |\bWARN(?:ING)?\b|_WARN\||<warn>|^\[?W(?:\d{3,4} |\s?\w+\.cpp:)"
-    r"|^impi: rank \d+ ended with |^Abort\(\d+\) .*\bapplication called MPI_Abort|^\[cli_\d+\]: readline failed"
-)
+_WARNING = re.compile(r"\b\w*Warning: |\bWARN(?:ING)?\b|_WARN\||<warn>|^\[?W(?:\d{3,4} |\s?\w+\.cpp:)")
 _AT_EXIT = re.compile(r"Exception ignored in atexit|Error in atexit\.")  # after the exception that ended the script
 _FATAL = "Fatal Python error"  # faulthandler's first words on a signal
 _SHELL = 128  # a shell's exit status, without the number of the signal that ended its child

@@ -72,6 +72,23 @@ class ChildFailedError(Exception):
     def get_first_failure(self): return 0, collections.namedtuple("Failure", "pid")(child.pid)
 raise ChildFailedError
 """
+SPAWNS = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "raise ValueError('no')"], stderr=subprocess.DEVNULL)
+child.wait()
+class ProcessExitedException(Exception):
+    error_pid = child.pid
+raise ProcessExitedException("process 0 terminated with exit code 1")
+"""
+INTERRUPTED = """
+import traceback
+format_exception = traceback.format_exception
+def handle(*words):  # as the handler of SIGCHLD of a DataLoader whose worker has died, at this moment
+    traceback.format_exception = format_exception
+    raise RuntimeError("a worker is gone")
+traceback.format_exception = handle
+raise ValueError("no")
+"""
 HANDLED = "import os, signal, subprocess, sys; " + HELPER.format(check=False)
 
 
@@ -84,6 +101,8 @@ HANDLED = "import os, signal, subprocess, sys; " + HELPER.format(check=False)
         (f"{HANDLED}; sys.exit(1)", HELPERS),
         (f"{HANDLED}; {HELPER.format(check=True)}", HELPERS),  # so does the launcher of Accelerate
         (TORCHRUN, OWN),
+        (INTERRUPTED, OWN),
+        (SPAWNS, OWN),  # as torch.multiprocessing.spawn, of a process that ended before it was asked for anything
         ("import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'raise ValueError(\"no\")']))", OWN),
     ],
 )

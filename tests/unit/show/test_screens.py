@@ -112,6 +112,17 @@ def test_the_first_failure_has_status_host_time_and_last_words() -> None:
     assert "failed too: rank 2 on b" in text
 
 
+def test_the_last_words_of_a_rank_neither_begin_nor_end_with_harmless_lines() -> None:
+    noise = b"[W1128 03:24:58.4 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n"
+    farewell = b"impi: rank 1 ended with exit status 1\nAbort(1) on node 1 (rank 1 in comm 0): application called "
+    farewell += b"MPI_Abort(MPI_COMM_WORLD, 1) - process 1\n[cli_1]: readline failed\n"
+    words = e.Output(1, "a", "err", noise + b"bad config: no preset\n" + farewell)
+    text = ending(words, ended(1, 1), WELL[0])
+    assert "bad config: no preset" in text
+    assert not [word for word in ("socket", "Abort", "readline", "impi: ") if word in text]
+    assert "socket" not in ending(e.Output(1, "a", "err", noise), ended(1, 3)), "nor is one the only one"
+
+
 def test_of_a_crash_the_thread_that_crashed_is_shown() -> None:
     threads = (("/h/hooks/_worlds.py", "answer"), ("/h/train.py", "load"))
     others = "".join(
