@@ -8,6 +8,7 @@ from ipexctl.decide.diagnosis.known_errors import ErrorMatch, KnownErrors, make_
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.reports import Diagnosis, RankOutcome
 from ipexctl.model.text import join_names
+from ipexctl.protocol import hooks
 from ipexctl.protocol.mpi_abort import find_aborts
 
 _CANDIDATE_LIMIT = 64  # ranks that failed first: the cause is among them
@@ -15,6 +16,8 @@ _END_DELAY = 2.0  # seconds by which the end of a process may follow what its pe
 _CRASH_DELAY = 0.25  # the same for one that a signal ended: its sockets are closed before its parent hears of it
 # The entries for ranks that ended well and were missed, for any that others waited for, and for the one that it was.
 _ENDED_EARLY, _LATE, _LATE_RANK = "ended-early", "late", "late-rank"
+# The same for ranks that others waited for in the rendezvous, and the stages of a rank that has not been there.
+_RENDEZVOUS, _ABSENT, _STAGES_BEFORE = "rendezvous", "rendezvous-absent", ("", "start", hooks.PYTHON, hooks.TORCH)
 
 
 class Cause(Record):
@@ -77,7 +80,8 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
         first = next((each for each in soon if each.evidence.signal and not each.is_symptom), next(aborted, first))
     match = first.match
     if first.is_symptom:
-        match = _match_early_ends(errors, first, ranks) or _match_late_rank(errors, first, ranks) or match
+        early = _match_early_ends(errors, first, ranks) or _match_absent_ranks(errors, first, ranks)
+        match = early or _match_late_rank(errors, first, ranks) or match
     elif match is None and not first.evidence.exceptions and first.rank.abort is None:
         known = (*(each.match for each in others if each is not first), launcher)
         match = next((other for other in known if other and not other.known.symptom), None)
@@ -114,6 +118,18 @@ def _match_late_rank(errors: KnownErrors, first: _Judged, ranks: Sequence[RankOu
     if first.match is None or first.match.known.code != _LATE or len(others) != 1 or known is None:
         return None
     return replace(first.match, known=known, words={"who": others[0]})
+
+
+def _match_absent_ranks(errors: KnownErrors, first: _Judged, ranks: Sequence[RankOutcome]) -> ErrorMatch | None:
+    """Returns the entry for ranks that have not come to the rendezvous in which others waited until its time limit."""
+    absent = [rank for rank in ranks if rank.state not in ("failed", "ok") and rank.stage in _STAGES_BEFORE]
+    known = next((known for known in errors if known.code == _ABSENT), None)
+    if first.match is None or first.match.known.code not in (_RENDEZVOUS, _ABSENT) or known is None:
+        return None
+    if not absent:
+        return replace(first.match, words={"absent": "another rank"}) if first.match.known == known else None
+    names = [f"rank {each.rank} on {each.host}{f' (at {each.line})' if each.line else ''}" for each in absent]
+    return replace(first.match, known=known, words={"absent": join_names(names, 3)})
 
 
 def _match_early_ends(errors: KnownErrors, first: _Judged, ranks: Sequence[RankOutcome]) -> ErrorMatch | None:

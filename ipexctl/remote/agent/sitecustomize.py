@@ -25,6 +25,7 @@ COLLECTIVES = (  # the first of them is the first that DistributedDataParallel d
 
 # what Python and torch write of a full disk
 DISK_FULL = ("No space left", "Disk quota exceeded", "iostream error", "unexpected pos")
+OF_RESULT = "Cannot extract tensors from value: "
 ERRORS = 8  # exceptions kept of one rank's processes: the latest
 WORDS = 8000  # letters kept of a command line
 
@@ -100,6 +101,7 @@ class Hooks(names.ModuleHooks):
 
     def make_excepthook(self, before: "Any") -> "Any":
         def note(kind: "Any", error: BaseException, trace: "Any") -> None:
+            shorten_message(error)
             self.record_error(names.ERROR, kind, error, trace)
             before(kind, error, trace)
             if self.worlds:
@@ -298,6 +300,13 @@ def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
     elif kind.__name__ == "ProcessExitedException":  # of torch.multiprocessing.spawn, likewise
         report["child"] = error.error_pid
     return report
+
+
+def shorten_message(error: "Any") -> None:
+    """Leaves of the error of a group's result what the group says: torch puts words before it, and stacks behind."""
+    text = str(error) if type(error) is RuntimeError else ""
+    if text.startswith(OF_RESULT):
+        error.args = (text[len(OF_RESULT) :].partition("\n\nAt:\n")[0],)
 
 
 def drop_own_frames(trace: "Any") -> None:

@@ -57,6 +57,21 @@ def test_the_one_rank_that_did_not_come_in_time_is_named() -> None:
     assert judge(failed(0, 5.0, late), asleep, replace(asleep, rank=3)) == ([0], "late"), "either of them"
 
 
+def test_ranks_that_did_not_come_to_the_rendezvous_are_named() -> None:
+    waited = failed(0, 5.0, "torch.distributed.DistStoreError: Timed out after 11 seconds waiting for clients.")
+    torn = failed(2, 5.0, "torch.distributed.DistNetworkError: The client socket has timed out after 11000ms while")
+    asleep = replace(failed(1, 9.0), state="stopped", stage="torch", line="train.py:9")
+    for first in (waited, torn):
+        diagnosis = find_cause(ERRORS, [first, asleep], "").diagnosis
+        assert diagnosis is not None
+        assert diagnosis.title.startswith("rank 1 on n1 (at train.py:9) did not come to init_process_group")
+    there = replace(asleep, stage="rendezvous")
+    diagnosis = find_cause(ERRORS, [waited, there], "").diagnosis
+    assert diagnosis is not None
+    assert diagnosis.title.startswith("another rank did not come")
+    assert judge(torn, there) == ([2], "rendezvous"), "its host may not reach the head"
+
+
 def test_a_rank_that_is_named_is_named_with_its_host() -> None:
     left = failed(0, 5.0, "impi_torch._launch.ImpiError: impi: allreduce #4: rank 3 left the group without it")
     diagnosis = find_cause(ERRORS, [left, replace(failed(3, 9.0), state="stopped")], "").diagnosis

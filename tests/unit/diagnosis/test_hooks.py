@@ -66,6 +66,14 @@ def test_a_traceback_has_no_frames_of_ours(tmp_path: Path) -> None:
         assert "sitecustomize" not in text
 
 
+def test_the_error_of_a_groups_result_is_what_the_group_says(tmp_path: Path) -> None:
+    text = "Cannot extract tensors from value: ImpiError: impi: allreduce #9: rank 1 left\\n\\nAt:\\n  a.py(1): f"
+    done = run_with_hooks(tmp_path, f"raise RuntimeError('{text}')\n")
+    record = json.loads(next((tmp_path / "run/ranks").glob("3.*.error")).read_text())
+    assert record["error"] == "RuntimeError: ImpiError: impi: allreduce #9: rank 1 left"
+    assert done.stderr.endswith(f"\n{record['error']}\n")
+
+
 @pytest.mark.parametrize("stage", TOLD)
 def test_who_was_connected_waits_for_gloos_threads_before_the_end(tmp_path: Path, stage: str) -> None:
     done = run_with_hooks(tmp_path, SCRIPT, stage)
