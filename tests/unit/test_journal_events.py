@@ -466,3 +466,16 @@ def test_earlier_output_has_about_the_time_at_which_it_was_written() -> None:
     events += log.read(frames.OUT, pieces[5])
     times = [event.written for event in events if isinstance(event, e.Output)]
     assert times == [110.0, 111.0, 112.0, 113.0, 114.0, 0.0, 0.0]
+
+
+def test_a_script_that_has_ended_in_a_process_that_has_not_is_an_early_stall() -> None:
+    """As of a rank that raises, and then waits for the others in a function of atexit."""
+    early = journal.Stall([0, 1], True, True, 20.0, {0: "S", 1: "S"}, early=True)
+    place = 'Thread 0x1 (most recent call first):\n  File "/h/train.py", line 5 in <module>\n'
+    waiting = rank_records.RankStack(0, "node0", 5, "S", "", place)
+    assert read(early, waiting, journal.InquiryEnded()) == []
+    ended = f'{place}{hooks.RAISED}{{"error": "ValueError: no", "traceback": "", "at": 1.0}}\n'
+    raised = rank_records.RankStack(1, "node1", 5, "S", "", ended)
+    events = read(early, waiting, raised, journal.InquiryEnded())
+    [compared] = [event for event in events if isinstance(event, e.StallCompared)]
+    assert "rank 1 on node1: the script has ended with ValueError: no, and its process does not end" in compared.text
