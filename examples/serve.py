@@ -251,15 +251,16 @@ def run_replica(command: str | None, address: str) -> int:
     if command:
         words = [*shlex.split(command), "--host", address, "--port", str(port)]
     place = json.dumps({"rank": RANK, "port": port}).encode()
-    up = False
+    answers = 0
     with subprocess.Popen(words, env={**os.environ, **dict.fromkeys(KEYS if TOKEN else (), TOKEN)}) as replica:
         while replica.poll() is None:
             try:
-                if call(address, port, "/v1/models") == 200 and call(*HEAD, "/replicas", place) == 200 and not up:
-                    if RANK == 0:
-                        print(f"the API is at http://{HEAD[0]}:{HEAD[1]}/v1", flush=True)
+                answer = call(address, port, "/v1/models") == 200 and call(*HEAD, "/replicas", place) == 200
+                answers += answer
+                if answer and answers == 1 and RANK == 0:
+                    print(f"the API is at http://{HEAD[0]}:{HEAD[1]}/v1", flush=True)
+                if answer and answers == 2:  # the sign for --ready, when who waits for it has that address
                     print(f"replica {RANK} is up at {address}:{port}", flush=True)
-                    up = True
             except OSError:
                 pass  # it loads its model, or the router is not up yet or starts again
             time.sleep(BEAT)
