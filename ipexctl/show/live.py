@@ -93,7 +93,7 @@ class Live:
             self._failures.update(state, self._last[1])
             match event:
                 case e.Message(code="silent"):
-                    pass  # the row of the host says it, and counts
+                    pass  # it stands in the row of the host, and counts
                 case e.Message(text=message, level=level, host=host):
                     if level == "warning" and self._failures.is_due(math.inf):  # it may say what follows from them
                         self._show_failures()

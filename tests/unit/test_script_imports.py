@@ -107,8 +107,8 @@ def test_what_modules_of_the_project_import_counts_with_their_files(tmp_path: Pa
         (tmp_path / name).write_text(text)
 
     def find(name: str) -> list[Module]:
-        found = find_modules(name, [tmp_path])
-        return [Module(str(file.relative_to(tmp_path)), package, file.read_text()) for file, package in found]
+        modules = find_modules(name, [tmp_path])
+        return [Module(str(file.relative_to(tmp_path)), package, file.read_text()) for file, package in modules]
 
     text, own = read_script(tmp_path / "train.py")
     assert find_doubtful_imports(Module("", "", text), own, PACKAGES, TABLE, find) == {

@@ -303,7 +303,7 @@ def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
 
 
 def shorten_message(error: "Any") -> None:
-    """Leaves of the error of a group's result what the group says: torch puts words before it, and stacks behind."""
+    """Keeps the group's own error of that of its result: torch puts words before it, and stacks behind."""
     text = str(error) if type(error) is RuntimeError else ""
     if text.startswith(OF_RESULT):
         error.args = (text[len(OF_RESULT) :].partition("\n\nAt:\n")[0],)

@@ -60,9 +60,9 @@ def collect_stacks(
         grouped = {path: pid for path, pid in asked.items() if _ask_for_collectives(path, pid)}
         patience, limit = spec.timings.stacks, (time.monotonic() + until) / 2
         # Who holds Python's lock does not answer this, and must have time for the signal.
-        told = _collect_answers(before, grouped, patience, min(limit, time.monotonic() + patience))
+        collectives = _collect_answers(before, grouped, patience, min(limit, time.monotonic() + patience))
         for path, text in _ask_for_stacks(before, asked, patience, until).items():
-            texts[asked.pop(path)] = told.get(path, "") + text
+            texts[asked.pop(path)] = collectives.get(path, "") + text
     for rank, pid, path in todo:
         text = texts.get(pid, "")[:STACK_LIMIT] + _read_errors(path, pid)
         state = all_now[pid].state if procs.find_process(pid) else "X"  # before it was asked, which wakes it

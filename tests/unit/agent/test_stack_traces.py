@@ -133,8 +133,8 @@ def ask(directory: Path, script: str, awaited: str) -> list[str]:
             lines: list[str] = []
 
             def answers() -> bool:
-                found = collect_stacks(str(directory), {0: wrapper}, spec, time.monotonic())
-                lines[:] = [line for stack in found if stack.pid == rank.pid for line in stack.text.splitlines()]
+                asked = collect_stacks(str(directory), {0: wrapper}, spec, time.monotonic())
+                lines[:] = [line for stack in asked if stack.pid == rank.pid for line in stack.text.splitlines()]
                 return any(line.startswith(awaited) for line in lines)
 
             wait(answers)
@@ -292,8 +292,8 @@ def test_a_rank_is_not_changed_by_being_asked(tmp_path: Path) -> None:
         assert wrapper
 
         def ask() -> dict[int, str]:
-            found = collect_stacks(str(tmp_path), {0: wrapper}, SPEC, time.monotonic())
-            return {stack.pid: stack.text for stack in found}
+            asked = collect_stacks(str(tmp_path), {0: wrapper}, SPEC, time.monotonic())
+            return {stack.pid: stack.text for stack in asked}
 
         text = ask()[rank.pid]
         assert parse_main_thread(text)[0].line == 5, text
