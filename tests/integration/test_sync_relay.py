@@ -84,7 +84,7 @@ def test_three_hosts_get_a_large_tree_over_one_uplink(three: Cluster, workspace:
 
 
 def test_a_host_behind_a_slow_link_is_the_last_one(three: Cluster, workspace: Workspace, source: Path) -> None:
-    with three.slow_down("node0", 0.05, 0.0):
+    with three.slow_down("node0", 0.12, 0.0):
         result = workspace("sync", source, timeout=180.0)
     assert result.code == 0, result
     assert "sent once, to node1, then host to host" in result.out + result.err
