@@ -17,7 +17,7 @@ _CAUSES: Mapping[str, str] = {
     hooks.ACCELERATE: "Accelerate, and with it the Trainer, takes ranks without an accelerator for single processes "
     "unless it is asked for processors: leave ACCELERATE_USE_CPU to ipexctl, give the Trainer --use_cpu, and "
     "PartialState, which reads no variable, cpu=True",
-    "lightning": "Lightning was not told of the others: give the Trainer num_nodes, devices and strategy; a script "
+    "lightning": "Lightning does not know of the others: give the Trainer num_nodes, devices and strategy; a script "
     "with Fabric() needs --engine lightning, or these arguments and launch()",
     "local-rank": "{line} waits for --local_rank, which nobody gives: read the variable LOCAL_RANK there",
     "address": "{line} sets the rendezvous address to {value}: leave MASTER_ADDR to ipexctl, and init_method out",
