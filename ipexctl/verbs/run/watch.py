@@ -159,7 +159,9 @@ class RunWatcher:
                 if ended is not None and (ended.reason != "lost" or not self.successors):
                     return False
                 if lost or ended:
-                    followed = yield from self._follow_successor(_count_patience(self.timings) if self.died else 0.0)
+                    removed = isinstance(lost, RunRemovedError)
+                    patience = _count_patience(self.timings) if self.died or removed else 0.0
+                    followed = yield from self._follow_successor(patience, removed=removed)
             if self._is_leaving:
                 return True
             if ended is not None:
@@ -181,8 +183,10 @@ class RunWatcher:
         later = order[order.index(self.running.head) + 1 :] if self.running.head in order else ()
         return tuple(host for host in later if host in self.run_dirs)
 
-    def _follow_successor(self, patience: float) -> e.Workflow[bool]:
-        """Goes on with the host that leads the run in the head's place; False where there is none for so long."""
+    def _follow_successor(self, patience: float, *, removed: bool = False) -> e.Workflow[bool]:
+        """Goes on with the host that leads the run in the head's place; False where there is none for so long, or where
+        the run's files were ``removed`` from the head and no other host has any: a host that starts with an empty disk
+        has lost them, and the others go on without it."""
         until = time.monotonic() + patience
         while True:
             host = next((host for host in self.successors if self._leads(host)), None)
@@ -195,6 +199,8 @@ class RunWatcher:
                 yield from self._vote(self.run_dirs[successor])
             yield from self._handle_signal()
             if time.monotonic() >= until or isinstance(self.pending_order, KillRun) or self._is_leaving:
+                return False
+            if removed and not any(self._has_part(host) for host in self.successors):
                 return False
             time.sleep(1.0)
 
@@ -213,12 +219,20 @@ class RunWatcher:
 
     def _leads(self, host: str) -> bool:
         """Returns whether this host can be reached, and leads the run."""
+        return self._read_description_failure(host) is None
+
+    def _has_part(self, host: str) -> bool:
+        """Returns whether this host can be reached, and has files of the run."""
+        failure = self._read_description_failure(host)
+        return failure is None or (failure.kind is Kind.STEP and failure.code != REMOVED)
+
+    def _read_description_failure(self, host: str) -> Failure | None:
         run_dir = self.run_dirs[host]
         try:
             run_control.read_run_description(self.context.links.open(run_dir.host), run_dir.directory)
-        except LinkError:
-            return False
-        return True
+        except LinkError as error:
+            return error.failure
+        return None
 
     @property
     def _is_leaving(self) -> bool:

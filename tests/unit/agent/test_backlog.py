@@ -11,7 +11,7 @@ from ipexctl.act.interrupts import Interrupts
 from ipexctl.act.run_control import REMOVED, OutputFrame
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
-from ipexctl.model.errors import Exit, Interrupted
+from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
 from ipexctl.model.events import Event, Message
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Running
@@ -88,6 +88,37 @@ def test_a_run_whose_files_another_command_removed_is_over(tmp_path: Path) -> No
     watcher, _, detached = watch(tmp_path, OVER, removed)
     assert watcher.run_ended is not None
     assert (watcher.run_ended.reason, detached) == ("done", False)
+
+
+class Rebooted(Scripted):
+    """Of a run whose files are gone from node0, and which node1 leads after some looks, if it has any."""
+
+    looks: int = 0
+
+    def _read_frames(self, *, once: bool = False, samples: bool = True) -> Generator[OutputFrame | None, None, None]:
+        yield from [OutputFrame(REMOVED)] if self.running.head == "node0" else [OVER, OutputFrame(frames.END)]
+
+    def _read_description_failure(self, host: str) -> Failure | None:
+        self.looks -= 1
+        if self.looks == 0:
+            return None
+        return Failure(host, Kind.STEP, "cannot be read", code="agent" if self.looks > 0 else REMOVED)
+
+
+@pytest.mark.parametrize("looks", [0, 3])
+def test_a_head_that_lost_its_disk_is_not_the_end_of_a_run_that_others_go_on_with(tmp_path: Path, looks: int) -> None:
+    links = Links(connect_timeout=1.0, accept_new=False, ask=None)
+    names = ("node0", "node1")
+    run_dirs = {name: RemoteRunDir(Host(name, name), "/runs/r1", "python3") for name in names}
+    running = Running("r1", "node0", names, {}, "train.py", leaders=names)
+    watcher = Rebooted(Context(links, tmp_path, tmp_path, 1), running, "n0nce", run_dirs)
+    watcher.looks = looks
+    if not looks:
+        with pytest.raises(RunRemovedError):
+            list(watcher.follow())
+        return
+    list(watcher.follow())
+    assert (watcher.running.head, watcher.run_ended and watcher.run_ended.reason) == ("node1", "done")
 
 
 def test_signals_count_for_nothing_while_what_they_ask_for_is_done() -> None:
