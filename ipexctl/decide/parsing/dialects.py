@@ -1,6 +1,7 @@
 """Inventories written as other tools read them. Keys that a dialect lacks are reported, never dropped silently."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
 from functools import partial
 
 from ipexctl.decide.parsing import validators
@@ -33,14 +34,29 @@ def _write_ipexctl(inventory: Inventory) -> DialectOutput:
         key not in validators.KEYS and not key.startswith("ansible_") for host in inventory for key in host.vars
     )
     lines = ["[ungrouped]"] if foreign else []
-    for host in inventory:
-        address = host.address if host.address != host.name else None
-        given = {"address": address, "slots": host.slots, "user": host.user, "port": host.port, "key": host.key}
-        words = [f"{key}={_quote(str(value))}" for key, value in {**given, **host.vars}.items() if value is not None]
-        lines.append(" ".join([_bracket_ipv6(host.name), *words]))
+    lines += [" ".join([_bracket_ipv6(host.name), *_write_pairs(host)]) for host in inventory]
     for group, members in _group_hosts(inventory).items():
         lines += ["", f"[{group}]", *(_bracket_ipv6(host.name) for host in members)]
     return DialectOutput("\n".join(lines) + "\n")
+
+
+def _write_pairs(host: Host) -> list[str]:
+    address = host.address if host.address != host.name else None
+    given = {"address": address, "slots": host.slots, "user": host.user, "port": host.port, "key": host.key}
+    return [f"{key}={_quote(str(value))}" for key, value in {**given, **host.vars}.items() if value is not None]
+
+
+def write_host_list(hosts: Iterable[Host]) -> str:
+    """Returns the value of ``--hosts`` that describes these hosts: ``ann@n1:4,n2 port=2222``."""
+    return ",".join(map(_write_list_entry, hosts))
+
+
+def _write_list_entry(host: Host) -> str:
+    user = f"{host.user}@" if host.user else ""
+    slots = f":{host.slots}" if host.slots not in {None, 22} else ""  # :22 may be a port
+    variables = {key: value for key, value in host.vars.items() if key in validators.KEYS}
+    pairs = _write_pairs(replace(host, user=None, slots=None if slots else host.slots, vars=variables))
+    return " ".join([user + _bracket_ipv6(host.name) + slots, *pairs])
 
 
 def _format_mpi(host: Host) -> str:

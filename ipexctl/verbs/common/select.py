@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ipexctl.act.inputs import expand_home, is_writable_by_all, read_input, read_variable_files
 from ipexctl.data import read_data
 from ipexctl.decide import parsing
+from ipexctl.decide.parsing.dialects import write_host_list
 from ipexctl.decide.parsing.schedulers import find_node_file
 from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.events import Started
@@ -129,8 +130,11 @@ def suggest_limit(hosts: Sequence[str]) -> str:
 
 def list_flags(inventory: Inventory, venv: str | None) -> tuple[str, ...]:
     """The options by which another command finds these hosts and their environment, where they are not the defaults."""
-    names, file = ",".join(inventory.names), inventory.source
-    words = {"--hosts": names} if file == "--hosts" else {"-f": file, "--limit": inventory.limit}
+    source = inventory.source
+    if source == "--hosts":
+        words = {"--hosts": write_host_list(inventory)}
+    else:
+        words = {"--hosts" if source in parsing.SCHEDULERS else "-f": source, "--limit": inventory.limit}
     pairs = {**words, "--venv": venv}.items()
     return tuple(word for name, value in pairs if value and value != "hostfile" for word in (name, value))
 
@@ -281,8 +285,10 @@ def select_play_hosts(
 
 def read_play_hosts(play: Play, cwd: Path) -> Inventory | None:
     """Returns the hosts that a play brings itself; None where it has none. Raises `UsageError`."""
-    if play.inventory or play.hostfile is None:
-        return play.inventory
+    if play.inventory:
+        return replace(play.inventory, source="--hosts")  # no hostfile: another command gets them by that option
+    if play.hostfile is None:
+        return None
     if play.hosts_origin and not (cwd / play.hostfile).exists():
         place, shown = printable(str(play.hosts_origin), 300), printable(play.hostfile, 300)
         hint = "hosts: names a hostfile; hosts themselves are a list: hosts: [node0, node1]; limit: chooses a group"

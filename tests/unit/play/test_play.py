@@ -16,7 +16,7 @@ from ipexctl.model.events import Answer, Event, Message, Stamped, Started, StepE
 from ipexctl.model.hosts import Command, Completed, Host, Inventory
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, RankOutcome, RunOutcome
-from ipexctl.verbs.common.select import limit_hosts, list_flags
+from ipexctl.verbs.common.select import limit_hosts, list_flags, read_play_hosts
 from ipexctl.verbs.play.lint import lint
 from ipexctl.verbs.play.play import PlayOptions, keep_excluded, list_steps, play
 from tests.fakes import FakeOpener
@@ -368,6 +368,20 @@ def test_a_hint_names_what_is_not_the_default(source: str, venv: str | None, wor
     assert "--limit" not in list_flags(inventory, venv)
     twice = limit_hosts(limit_hosts(inventory, "!c", None), "b", None)
     assert words[:1] != ("-f",) or list_flags(twice, venv)[3] == "b"
+
+
+@pytest.mark.parametrize(
+    "hosts", ["ann@n1:4,n2 port=2222", "n3 address=10.0.0.3 venv=/x", "ann@[::1]", "ann@n slots=22"]
+)
+def test_a_hint_describes_hosts_that_only_the_command_line_names(hosts: str) -> None:
+    assert list_flags(parse_list(hosts), None) == ("--hosts", hosts)
+
+
+def test_a_hint_describes_the_hosts_that_a_playbook_lists() -> None:
+    book = playbook.parse_playbook("hosts: [ann@n1:4]\nsteps: [{doctor: }]", "p.yaml")
+    hosts = read_play_hosts(book, Path())
+    assert hosts is not None
+    assert list_flags(hosts, None) == ("--hosts", "ann@n1:4")
 
 
 def test_a_run_leaves_out_what_a_sync_of_the_same_project_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
