@@ -264,13 +264,11 @@ class Output(Event):
 
 
 class RankSample(Record):
-    """What the processes of a rank use: ``cpu`` cores since the sample before, ``rss`` bytes of memory now, and context
-    switches since the sample before."""
+    """What the processes of a rank use: ``cpu`` cores since the sample before, ``rss`` bytes of memory now."""
 
     rank: int
     cpu: float
     rss: int
-    switches: int = 0
 
 
 class HostSample(Event):
@@ -278,12 +276,11 @@ class HostSample(Event):
     sample before, to which all counts refer. What a host does not let us read is None, 0 or left out. ``cpu`` is in
     cores; ``memory``, of ``memory_total``, and ``swap`` are bytes in use, of the control group where that limits the
     run; ``received`` and ``sent`` are bytes per interface that had traffic ("eth0"; "mlx5_0/1" is a port of an RDMA
-    device); ``read`` and ``written`` are bytes of the host's disks; ``mhz`` is the mean clock of its cores;
-    ``throttled`` counts the times a core or package slowed down for its heat; ``celsius`` is the hottest sensor of a
-    processor; ``joules`` the energy of all packages and their memory; ``pressure`` (PSI "cpu", "memory", "io") the
-    share of the time, 0 to 1, in which some task waited for it; ``capped`` that in which the run's control group had
-    used up its CPU time; ``resent`` the share of TCP segments that were sent again; ``delay`` the milliseconds of a
-    packet from the head to the host and back."""
+    device); ``read`` and ``written`` are bytes of the host's disks; ``mhz`` is the mean clock of its cores; ``celsius``
+    is the hottest sensor of a processor; ``joules`` the energy of all packages and their memory; ``pressure`` (PSI
+    "cpu", "memory", "io") the share of the time, 0 to 1, in which some task waited for it; ``capped`` that in which the
+    run's control group had used up its CPU time; ``resent`` the share of TCP segments that were sent again; ``delay``
+    the milliseconds of a packet from the head to the host and back."""
 
     host: str
     at: float
@@ -297,9 +294,7 @@ class HostSample(Event):
     sent: Mapping[str, int] = field(default_factory=dict)
     read: int = 0
     written: int = 0
-    switches: int = 0
     mhz: float | None = None
-    throttled: int | None = None
     celsius: float | None = None
     joules: float | None = None
     pressure: Mapping[str, float] = field(default_factory=dict)

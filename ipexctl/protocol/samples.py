@@ -17,7 +17,6 @@ class RankSample(NamedTuple):
     rank: int
     cpu: float
     rss: int
-    switches: int = 0
 
 
 class HostSample(NamedTuple):
@@ -35,9 +34,7 @@ class HostSample(NamedTuple):
     sent: Dict[str, int] = {}
     read: int = 0
     written: int = 0
-    switches: int = 0
     mhz: Optional[float] = None
-    throttled: Optional[int] = None
     celsius: Optional[float] = None
     joules: Optional[float] = None
     pressure: Dict[str, float] = {}

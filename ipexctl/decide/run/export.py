@@ -22,9 +22,7 @@ def _list_sample(run: str, sample: HostSample) -> Iterator[FigureRow]:
         "swap_bytes": sample.swap,
         "disk_read_bytes": sample.read,
         "disk_written_bytes": sample.written,
-        "context_switches": sample.switches,
         "mhz": sample.mhz,
-        "throttled": sample.throttled,
         "celsius": sample.celsius,
         "joules": sample.joules,
         "capped": sample.capped,
@@ -38,6 +36,5 @@ def _list_sample(run: str, sample: HostSample) -> Iterator[FigureRow]:
         if value is not None:
             yield FigureRow(run, sample.at, sample.host, None, "sample", name, None, value)
     for rank in sample.ranks:
-        of_rank = {"cpu_cores": rank.cpu, "rss_bytes": rank.rss, "context_switches": rank.switches}
-        for name, value in of_rank.items():
+        for name, value in (("cpu_cores", rank.cpu), ("rss_bytes", rank.rss)):
             yield FigureRow(run, sample.at, sample.host, rank.rank, "sample", name, None, value)

@@ -18,7 +18,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SECTOR = 512  # bytes, of /proc/diskstats whatever the disk's own are
 RDMA_UNIT = 4  # bytes: port_rcv_data and port_xmit_data count octets divided by four
-CPUS = 16  # of which the clock and the throttling are read, at most: each such file costs microseconds
+CPUS = 16  # of which the clock is read, at most: each such file costs microseconds
 INTERFACES = 32  # in one sample, those with the most traffic
 PRESSURES = ("cpu", "memory", "io")
 SENSORS = ("coretemp", "k10temp", "zenpower")  # drivers whose first sensor is the processor's package
@@ -35,11 +35,10 @@ class ProcessUse(NamedTuple):
 
 
 class RankUse(NamedTuple):
-    """All processes of a rank: CPU seconds so far, bytes now, context switches of their main threads so far."""
+    """All processes of a rank: CPU seconds so far, bytes now."""
 
     seconds: float
     rss: int
-    switches: int
 
 
 class Counters(NamedTuple):
@@ -49,14 +48,12 @@ class Counters(NamedTuple):
     steady: float
     cpu: float  # seconds, of all CPUs
     cores: int
-    switches: int
     memory: int
     memory_total: int
     swap: int
     traffic: "Dict[str, Tuple[int, int]]"  # bytes received and sent
     disks: "Tuple[int, int]"  # bytes read and written
     mhz: "Optional[float]"
-    throttled: "Optional[int]"
     celsius: "Optional[float]"
     energy: "Dict[str, Tuple[int, int]]"  # zone → microjoules, and where that counter begins anew
     pressure: "Dict[str, int]"  # microseconds
@@ -68,9 +65,9 @@ class Counters(NamedTuple):
 # Parsing. Each takes any bytes, and gives what it can read of them.
 
 
-def parse_cpu_times(text: bytes) -> "Tuple[float, int, int]":
-    """Of /proc/stat: busy seconds of all CPUs, their number, context switches. Guests' time is in "user" already."""
-    seconds, cores, switches = 0.0, 0, 0
+def parse_cpu_times(text: bytes) -> "Tuple[float, int]":
+    """Of /proc/stat: busy seconds of all CPUs, and their number. Guests' time is in "user" already."""
+    seconds, cores = 0.0, 0
     for line in text.splitlines():
         words = line.split()
         if line.startswith(b"cpu "):
@@ -78,10 +75,9 @@ def parse_cpu_times(text: bytes) -> "Tuple[float, int, int]":
             seconds = (sum(times) - sum(times[3:5])) / TICKS  # neither idle nor waiting for a disk
         elif line.startswith(b"cpu"):
             cores += 1
-        elif line.startswith(b"ctxt ") and len(words) == 2:
-            switches = parse_number(words[1])
+        else:
             break
-    return seconds, cores, switches
+    return seconds, cores
 
 
 def parse_memory(text: bytes) -> "Dict[str, int]":
@@ -147,11 +143,6 @@ def parse_process(text: bytes) -> "Optional[ProcessUse]":
     return ProcessUse(parse_number(words[1]), parse_number(words[19]), ticks / TICKS, PAGE * parse_number(words[21]))
 
 
-def parse_switches(text: bytes) -> int:
-    """Of /proc/PID/status: context switches, of both kinds."""
-    return sum(map(int, re.findall(rb"ctxt_switches:\s+(\d{1,18})\b", text)))
-
-
 class RankProcesses:
     """The processes of each rank. A process that belongs to none is inspected only once: hosts have thousands."""
 
@@ -160,7 +151,6 @@ class RankProcesses:
         self.wrappers: "Dict[int, int]" = {}  # rank → the process whose descendants are the rank
         self.rank_of: "Dict[int, Optional[int]]" = {}
         self.started: "Dict[int, int]" = {}  # of the ranks' processes
-        self.switches: "Dict[int, int]" = {}  # of the same: context switches so far
         self.totals: "Dict[int, RankUse]" = {}
 
     def measure(self, wrappers: "Dict[int, int]") -> "Dict[int, RankUse]":
@@ -173,17 +163,12 @@ class RankProcesses:
             rank = self.rank_of[pid]
             if rank is None:
                 continue
-            total = sums.get(rank, RankUse(0.0, 0, 0))
-            switches = parse_switches(read_file("%s/%d/status" % (self.proc, pid)))
-            grown = max(0, switches - self.switches.get(pid, 0))
-            self.switches[pid] = max(switches, self.switches.get(pid, 0))
-            sums[rank] = RankUse(total.seconds + use.seconds, total.rss + use.rss, total.switches + grown)
-        self.switches = {pid: count for pid, count in self.switches.items() if pid in uses}
+            total = sums.get(rank, RankUse(0.0, 0))
+            sums[rank] = RankUse(total.seconds + use.seconds, total.rss + use.rss)
         for rank, total in sums.items():
-            before = self.totals.get(rank, RankUse(0.0, 0, 0))
+            before = self.totals.get(rank, RankUse(0.0, 0))
             # The time of a child that has ended is nobody's until its parent has waited for it.
-            seconds, switches = max(total.seconds, before.seconds), before.switches + total.switches
-            self.totals[rank] = RankUse(seconds, total.rss, switches)
+            self.totals[rank] = RankUse(max(total.seconds, before.seconds), total.rss)
         return {rank: self.totals[rank] for rank in sums}
 
     def find_rank_processes(self) -> "Dict[int, ProcessUse]":
@@ -237,22 +222,12 @@ class HostReader:
         numbers = sorted(set(cpus)) or _list_numbered(base, "cpu")
         chosen = [os.path.join(base, "cpu%d" % number) for number in _select_evenly(numbers, CPUS)]
         self.clocks = _find_readable(os.path.join(path, "cpufreq/scaling_cur_freq") for path in chosen)
-        self.throttles = self.find_throttle_counts(chosen)
         self.sensors = self.find_sensors()
         self.zones = self.find_energy_zones()
         self.ports = self.find_rdma_ports()
         self.group = find_memory_group(self.read_proc("self/cgroup"), os.path.join(sys, "fs/cgroup"))
         block = os.path.join(sys, "block")
         self.disks = {name for name in _list_names(block) if os.path.exists(os.path.join(block, name, "device"))}
-
-    def find_throttle_counts(self, cpus: "List[str]") -> "List[str]":
-        """Of these CPUs each core's count, and one of each package."""
-        packages: Dict[bytes, str] = {}
-        for path in cpus:
-            package = read_file(os.path.join(path, "topology/physical_package_id"))
-            packages.setdefault(package, os.path.join(path, "thermal_throttle/package_throttle_count"))
-        counts = [os.path.join(path, "thermal_throttle/core_throttle_count") for path in cpus]
-        return _find_readable([*counts, *packages.values()])
 
     def find_sensors(self) -> "List[str]":
         """Returns the temperature of each processor."""
@@ -287,16 +262,14 @@ class HostReader:
     def read(self, wrappers: "Dict[int, int]") -> "Counters":
         """Returns everything now. ``wrappers`` are the ranks that have begun, with their wrapper's process."""
         at, steady = time.time(), time.monotonic()
-        seconds, cores, switches = parse_cpu_times(self.read_proc("stat"))
+        seconds, cores = parse_cpu_times(self.read_proc("stat"))
         memory, total, swap = self.read_memory()
         disks = parse_disks(self.read_proc("diskstats"), self.disks)
         pressure = {name: parse_pressure(self.read_proc("pressure/" + name)) for name in PRESSURES}
-        clocks = _read_numbers(self.clocks)
-        throttled, heat = _read_numbers(self.throttles), _read_numbers(self.sensors)
+        clocks, heat = _read_numbers(self.clocks), _read_numbers(self.sensors)
         return Counters(
-            at, steady, seconds, cores, switches, memory, total, swap, self.read_traffic(), disks,
+            at, steady, seconds, cores, memory, total, swap, self.read_traffic(), disks,
             mhz=sum(clocks) / len(clocks) / 1e3 if clocks else None,
-            throttled=sum(throttled) if throttled else None,
             celsius=max(heat) / 1e3 if heat else None,
             energy=self.read_energy(),
             pressure={name: total for name, total in pressure.items() if total is not None},
@@ -349,9 +322,6 @@ def compute_sample(before: "Counters", now: "Counters", host: str) -> HostSample
     for name in _choose_busiest(before.traffic, now.traffic):
         (was_received, was_sent), (is_received, is_sent) = before.traffic[name], now.traffic[name]
         received[name], sent[name] = max(0, is_received - was_received), max(0, is_sent - was_sent)
-    throttled = None
-    if now.throttled is not None and before.throttled is not None:
-        throttled = max(0, now.throttled - before.throttled)
     pressure = {
         name: round(min(1.0, max(0, total - before.pressure[name]) / 1e6 / seconds), 4)
         for name, total in now.pressure.items()
@@ -359,9 +329,9 @@ def compute_sample(before: "Counters", now: "Counters", host: str) -> HostSample
     }
     ranks = []
     for rank, use in sorted(now.ranks.items()):
-        was = before.ranks.get(rank, RankUse(0.0, 0, 0))  # it has begun meanwhile
+        was = before.ranks.get(rank, RankUse(0.0, 0))  # it has begun meanwhile
         cpu = max(0.0, use.seconds - was.seconds) / seconds
-        ranks.append(RankSample(rank, round(cpu, 3), use.rss, max(0, use.switches - was.switches)))
+        ranks.append(RankSample(rank, round(cpu, 3), use.rss))
     return HostSample(
         host,
         round(now.at, 3),
@@ -375,9 +345,7 @@ def compute_sample(before: "Counters", now: "Counters", host: str) -> HostSample
         {name: count for name, count in sent.items() if count},
         max(0, now.disks[0] - before.disks[0]),
         max(0, now.disks[1] - before.disks[1]),
-        max(0, now.switches - before.switches),
         now.mhz and round(now.mhz, 1),
-        throttled,
         now.celsius,
         compute_energy(before.energy, now.energy, seconds),
         pressure,

@@ -53,7 +53,7 @@ def proc(scale: int = 1) -> dict[str, str]:
     busy, idle = 3 * TICKS * scale, 4 * TICKS * scale
     return {
         "stat": f"cpu  {busy} 0 {TICKS * scale} {idle} {idle} 0 0 0 {busy} 0\ncpu0 1 0 1 1 1\ncpu1 1 0 1 1 1\n"
-        f"intr 5 4\nctxt {700 * scale}\nbtime 1\n",
+        "intr 5 4\nctxt 700\nbtime 1\n",
         "meminfo": MEMINFO,
         "self/net/dev": NET.format(1000 * scale, 50 * scale),
         "self/cgroup": "0::/user.slice/run\n",
@@ -62,8 +62,6 @@ def proc(scale: int = 1) -> dict[str, str]:
         "pressure/io": f"some avg10=0.00 avg60=0.00 avg300=0.00 total={90_000_000 * scale}\n",
         "100/stat": stat(100, 1, 3, 900),  # the wrapper of rank 4
         "101/stat": stat(101, 100, TICKS * scale, 10),
-        "101/status": f"Name:\tpython\nvoluntary_ctxt_switches:\t{20 * scale}\n"
-        f"nonvoluntary_ctxt_switches:\t{2 * scale}\n",
         "102/stat": stat(102, 101, TICKS * scale, 1),
         "7/stat": stat(7, 1, 999, 999),
     }
@@ -76,12 +74,6 @@ def sys_(scale: int = 1) -> dict[str, str]:
         "block/loop0/size": "1\n",
         f"{cpu}/cpu0/cpufreq/scaling_cur_freq": "2000000\n",
         f"{cpu}/cpu1/cpufreq/scaling_cur_freq": "3000000\n",
-        f"{cpu}/cpu0/thermal_throttle/core_throttle_count": f"{scale}\n",
-        f"{cpu}/cpu1/thermal_throttle/core_throttle_count": f"{2 * scale}\n",
-        f"{cpu}/cpu0/thermal_throttle/package_throttle_count": f"{10 * scale}\n",
-        f"{cpu}/cpu1/thermal_throttle/package_throttle_count": f"{10 * scale}\n",
-        f"{cpu}/cpu0/topology/physical_package_id": "0\n",
-        f"{cpu}/cpu1/topology/physical_package_id": "0\n",
         "class/hwmon/hwmon0/name": "nvme\n",
         "class/hwmon/hwmon0/temp1_input": "90000\n",
         "class/hwmon/hwmon1/name": "coretemp\n",
@@ -117,8 +109,8 @@ def test_everything_that_a_host_shows_is_in_its_sample(tmp_path: Path) -> None:
     assert sample(tmp_path) == HostSample(
         "xeon01", 50.0, 10.0, cpu=0.4, cores=2, memory=10000 << 10, memory_total=16000 << 10, swap=300 << 10,
         received={"mlx5_0/1": 4000, "eth0": 1000}, sent={"mlx5_0/1": 40, "eth0": 50}, read=8 * 512, written=2 * 512,
-        switches=700, mhz=2500.0, throttled=13, celsius=61.5, joules=5.0, pressure={"cpu": 0.05, "io": 1.0},
-        ranks=[RankSample(4, 0.2, 11 * PAGE, 22)],
+        mhz=2500.0, celsius=61.5, joules=5.0, pressure={"cpu": 0.05, "io": 1.0},
+        ranks=[RankSample(4, 0.2, 11 * PAGE)],
     )  # fmt: skip
 
 
@@ -192,18 +184,16 @@ def test_energy_counters_begin_anew_and_two_turns_are_no_number() -> None:
     assert compute_energy({"a": (1, 9)}, {}, 1.0) is None
 
 
-EMPTY = Counters(
-    0.0, 0.0, 5.0, 2, 9, 1, 2, 0, {"eth0": (9, 9)}, (9, 9), None, 9, None, {}, {"cpu": 9}, {0: RankUse(9, 1, 9)}
-)
+EMPTY = Counters(0.0, 0.0, 5.0, 2, 1, 2, 0, {"eth0": (9, 9)}, (9, 9), None, None, {}, {"cpu": 9}, {0: RankUse(9, 1)})
 
 
 def test_a_counter_that_went_backwards_counts_nothing() -> None:
     now = EMPTY._replace(
-        steady=1.0, cpu=1.0, switches=0, traffic={"eth0": (3, 3), "new": (9, 9)}, disks=(0, 0), throttled=1,
-        pressure={"cpu": 1, "io": 5}, ranks={0: RankUse(1, 1, 1)},
+        steady=1.0, cpu=1.0, traffic={"eth0": (3, 3), "new": (9, 9)}, disks=(0, 0),
+        pressure={"cpu": 1, "io": 5}, ranks={0: RankUse(1, 1)},
     )  # fmt: skip
     assert compute_sample(EMPTY, now, "h") == HostSample(
-        "h", 0.0, 1.0, 0.0, 2, 1, 2, throttled=0, pressure={"cpu": 0.0}, ranks=[RankSample(0, 0.0, 1)]
+        "h", 0.0, 1.0, 0.0, 2, 1, 2, pressure={"cpu": 0.0}, ranks=[RankSample(0, 0.0, 1)]
     )
 
 
@@ -223,14 +213,14 @@ def test_the_processes_of_a_rank_are_below_its_wrapper(tmp_path: Path, monkeypat
     processes = samples.RankProcesses(str(tmp_path))
     write(tmp_path, {"100/stat": stat(100, 1, 50, 1), "101/stat": stat(101, 100, 64, 1)})
     assert processes.measure({}) == {}, "nobody has said yet that 100 is a wrapper"
-    assert processes.measure({0: 100}) == {0: RankUse(1.0, PAGE, 0)}
+    assert processes.measure({0: 100}) == {0: RankUse(1.0, PAGE)}
     write(tmp_path, {"105/stat": stat(105, 104, 8, 2), "104/stat": stat(104, 101, 8, 3), "9/stat": stat(9, 1, 5, 5)})
-    assert processes.measure({0: 100}) == {0: RankUse(1.25, 6 * PAGE, 0)}
+    assert processes.measure({0: 100}) == {0: RankUse(1.25, 6 * PAGE)}
     (tmp_path / "104/stat").unlink()
     (tmp_path / "104").rmdir()
     write(tmp_path, {"101/stat": stat(101, 100, 72, 1)})  # it has waited for 104
     write(tmp_path, {"105/stat": stat(105, 1, 8, 2, start=999)})  # the number of another one by now
-    assert processes.measure({0: 100}) == {0: RankUse(1.25, PAGE, 0)}, "its time never goes backwards"
+    assert processes.measure({0: 100}) == {0: RankUse(1.25, PAGE)}, "its time never goes backwards"
 
 
 def test_the_use_of_a_real_process_is_what_it_used() -> None:
@@ -267,15 +257,12 @@ def test_no_text_of_a_kernel_ends_the_reading(text: bytes) -> None:
     samples.parse_disks(text, {"sda"})
     samples.parse_pressure(text)
     samples.parse_process(text)
-    samples.parse_switches(text)
     samples.parse_quota(text)
     memory_watch.find_memory_group(text, "/none")
 
 
 def test_a_sample_is_written_without_what_it_lacks_and_comes_back() -> None:
-    whole = HostSample(
-        "h", 1.5, 5.0, 1.0, 4, 3, 9, 0, {"eth0": 7}, throttled=0, joules=2.5, ranks=[RankSample(1, 0.5, 8)]
-    )
+    whole = HostSample("h", 1.5, 5.0, 1.0, 4, 3, 9, 0, {"eth0": 7}, joules=2.5, ranks=[RankSample(1, 0.5, 8)])
     for sample in (whole, HostSample("h", 1.5, 5.0, 1.0, 4, 3, 9)):
         line = encode_sample(sample)
         assert line.count(b"\n") == 1

@@ -24,8 +24,8 @@ EVERY += streams.stamp([e.RendezvousChanged(1, "h", "10.0.0.1", "localhost", "1"
 EVERY += streams.stamp([e.RankEnded(4, "h", None, 9, oom=OutOfMemory(3, 4))])
 EVERY += streams.stamp([e.HostSample("h", 7.5, 5.0, 1.5, 4, 3 << 30, 1 << 34)])
 EVERY += streams.stamp([
-    e.HostSample("h", 7.5, 5.0, 1.5, 4, 3, 9, 1, {"eth0": 5, "mlx5_0/1": 6}, {"eth0": 1 << 40}, 1, 2, 3, 2100.5, 0,
-                 61.0, 440.25, {"cpu": 0.25, "io": 0.0}, (e.RankSample(0, 0.9, 1 << 33, 12), e.RankSample(1, 0.0, 0))),
+    e.HostSample("h", 7.5, 5.0, 1.5, 4, 3, 9, 1, {"eth0": 5, "mlx5_0/1": 6}, {"eth0": 1 << 40}, 1, 2, 2100.5,
+                 61.0, 440.25, {"cpu": 0.25, "io": 0.0}, (e.RankSample(0, 0.9, 1 << 33), e.RankSample(1, 0.0, 0))),
 ])  # fmt: skip
 EVERY += streams.stamp([
     e.StudyStarted({"ppn": (1, 2), "allocator": ("tcmalloc",)}, {"script": "a.py"}, "it/s", False, 900.0, 7, 20),
