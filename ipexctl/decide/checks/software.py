@@ -89,7 +89,7 @@ def check_allocators(cluster: Cluster) -> Iterator[CheckHit]:
     several = [f"on {fold_names(hosts, 3)}: {command}" for command, hosts in groups.items()]
     remedy = "; ".join(groups if len(groups) == 1 else several)
     for host in commands:
-        yield CheckHit("SYS010", host, {"remedy": remedy})
+        yield CheckHit("SYS010", host, {"remedy": f"for an administrator: {remedy}"})
 
 
 def _knows_libraries(fact: Facts) -> bool:

@@ -357,7 +357,7 @@ def test_a_host_without_tcmalloc_gets_the_command_of_its_distribution(distributi
 @pytest.mark.parametrize("distribution", ["Amazon Linux 2023", "CentOS Linux 7 (Core)", None])
 def test_no_package_is_guessed_for_other_distributions(distribution: str | None) -> None:
     fix = one("SYS010", result({"allocators": {}, "distribution": distribution})).fix
-    assert fix.startswith("install tcmalloc (gperftools) or jemalloc")
+    assert fix.startswith("for an administrator: install tcmalloc (gperftools) or jemalloc")
 
 
 def test_hosts_of_different_distributions_without_tcmalloc_are_one_finding() -> None:
@@ -365,7 +365,8 @@ def test_hosts_of_different_distributions_without_tcmalloc_are_one_finding() -> 
     fedora = {**debian, "distribution": "Fedora Linux 42 (Server Edition)"}
     finding = one("SYS010", result(debian, fedora, {}, debian))
     assert finding.hosts == ("a", "b", "d")
-    assert finding.fix == "on a, d: sudo apt-get install libtcmalloc-minimal4; on b: sudo dnf install gperftools-libs"
+    packages = "on a, d: sudo apt-get install libtcmalloc-minimal4; on b: sudo dnf install gperftools-libs"
+    assert finding.fix == f"for an administrator: {packages}"
 
 
 @pytest.mark.parametrize("change", read_table("findings/other_allocators"))
@@ -397,7 +398,7 @@ def card(n: int, *, mtu: int = 1500, net: str = "10.0.0", speed: int = 10000) ->
 def test_a_different_mtu_on_the_interface_of_the_run_is_found() -> None:
     finding = one("NET004", result(card(1, mtu=9000), card(2, mtu=9000), card(3)))
     assert finding.hosts == ("c",)
-    assert finding.fix == "sudo ip link set eth0 mtu 9000"
+    assert finding.fix == "for an administrator: sudo ip link set eth0 mtu 9000"
 
 
 def test_a_slower_link_is_found() -> None:
