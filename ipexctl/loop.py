@@ -1,5 +1,6 @@
 """The one loop: a command's events go to every sink, and the report made of them gives the exit code."""
 
+import errno
 import logging
 import os
 import select
@@ -30,6 +31,7 @@ from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError
 from ipexctl.model.events import Event, Message, Stamped
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.run_state import Slowdown
+from ipexctl.model.text import printable
 from ipexctl.model.toml import parse_toml
 from ipexctl.show import sinks
 from ipexctl.show.pipe import Pipe, choose_terminal_encoding, describe_full
@@ -48,6 +50,7 @@ Output = Literal["auto", "live", "plain", "json"]
 _SAME_LOSS_SECONDS = 1.0  # seconds in which ranks show the same loss
 _LOOK_UPS = ("attach",)  # verbs that are saved from the run on that they find
 _RUNNING = ("run", "attach", "play", "demo", "bench", "tune")  # verbs that start ranks, or watch them
+_PATH_ERRORS = (errno.EACCES, errno.ENAMETOOLONG)  # of a path that the user gave, wherever it is looked at first
 SAVED_RUNS_LIMIT = 200  # saved runs; the oldest finished ones make room
 
 
@@ -218,6 +221,10 @@ def describe_exception(
     if isinstance(error, LinkError):
         failure = error.failure
         error = UsageError(f"{failure.host}: {failure.what}", hint=failure.hint, exit=failure.kind.exit)
+    if isinstance(error, OSError) and error.errno in _PATH_ERRORS and isinstance(error.filename, str):
+        _log.debug("a path", exc_info=error)
+        reason = os.strerror(error.errno).lower()
+        error = UsageError(f"{printable(error.filename, 300)} cannot be used: {reason}")
     if not isinstance(error, UsageError):
         error = log.log_internal_error(error, verb)
     hide = log.masker.mask_text

@@ -8,6 +8,7 @@ import os
 import shlex
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -197,20 +198,35 @@ def read_script(path: Path, *directories: Path) -> tuple[str, set[str]]:
     try:
         names = {file.name.partition(".")[0] for folder in (path.parent, *directories) for file in folder.iterdir()}
         data, _ = read_limited(path, LIMIT)
-        return data.decode("utf-8", "replace") if isinstance(data, bytes) else "", names
+        return data.decode("utf-8-sig", "replace") if isinstance(data, bytes) else "", names
     except OSError:
         return "", set()
 
 
 def find_modules(name: str, directories: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    """Yields the files that Python reads when it imports a module from one of these directories, those of its packages
-    first, each with the package whose relative imports it may write."""
-    parts = name.split(".")
-    for end in range(1, len(parts) + 1):
-        for base in (directory.joinpath(*parts[:end]) for directory in directories):
-            for file, package in ((base / "__init__.py", parts[:end]), (Path(f"{base}.py"), parts[: end - 1])):
+    """Yields the files that Python reads when it imports a module from these directories, those of its packages first,
+    each with the package whose relative imports it may write."""
+    parts, folders = name.split("."), [*directories]
+    for end, part in enumerate(parts, 1):
+        file = _find_module(part, folders)
+        if file is None:  # a namespace package has no file
+            folders = [folder / part for folder in folders]
+        elif file.name == "__init__.py":
+            yield file, ".".join(parts[:end])
+            folders = [file.parent]
+        else:
+            yield file, ".".join(parts[: end - 1])
+            return
+
+
+def _find_module(name: str, directories: Iterable[Path]) -> Path | None:
+    """Returns the file that Python takes: of the first directory that has one, the package before the module."""
+    for directory in directories:
+        for file in (directory / name / "__init__.py", directory / f"{name}.py"):
+            with suppress(OSError):  # a name that is too long, a closed directory
                 if file.is_file():
-                    yield file, ".".join(package)
+                    return file
+    return None
 
 
 _ENDINGS = (".yml", ".yaml", ".json")

@@ -80,24 +80,37 @@ def find_doubtful_imports(
     neighbour with this name is imported: what these import counts, too."""
     known = {*sys.stdlib_module_names, *packages}
     places: dict[str, str] = {}
-    modules = [script]
+    modules, followed = [script], set[str]()
     for module in modules:  # which grows
-        for name, line in _list_imports(module, table):
+        nodes = walk_certain(parse_script(module.code), is_script=not module.name)
+        if _FINDERS.search(module.code):
+            if any(map(_changes_finders, nodes)):
+                return {}  # what is imported after it may lie anywhere
+            continue
+        for name, line in _list_imports(nodes, module.package, table):
             top = name.partition(".")[0]
             if top in neighbours:
-                new = [each for each in find_modules(name) if each not in modules]
-                modules += new[: _MODULE_LIMIT - len(modules)]
+                files = find_modules(name) if name not in followed and len(modules) < _MODULE_LIMIT else ()
+                followed.add(name)
+                read = {each.name for each in modules} if files else ()
+                modules += [file for file in files if file.name not in read]
             elif known.isdisjoint({top, top.replace("_", "-"), table.distributions.get(top, top).lower()}):
                 places.setdefault(top, f"{printable(module.name)} line {line}".lstrip())
     return places
 
 
-def _list_imports(module: Module, table: ImportTable) -> Iterator[tuple[str, int]]:
-    """The names of modules that it certainly imports, with lines; also what ``from PACKAGE import NAME`` may load."""
-    if _FINDERS.search(module.code):
-        return
-    packages = module.package.split(".") if module.package else []
-    for node in walk_certain(parse_script(module.code), is_script=not module.name):
+def _changes_finders(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(value=ast.Name(owner), attr=name):
+            return _FINDERS.search(f"{owner}.{name}") is not None
+    return False
+
+
+def _list_imports(nodes: Iterable[ast.AST], package: str, table: ImportTable) -> Iterator[tuple[str, int]]:
+    """The names of modules that a file of this package certainly imports, with lines; also what ``from PACKAGE import
+    NAME`` may load."""
+    packages = package.split(".") if package else []
+    for node in nodes:
         names = _list_needs(node, table)
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
@@ -139,7 +152,7 @@ class _CertainWalk:
 
     def __init__(self, functions: Mapping[str, ast.FunctionDef], is_script: bool) -> None:
         self.functions, self.rest, self.of_ranks = functions, dict(functions), set[str]()
-        self.is_script = is_script
+        self.is_script, self.ending = is_script, _find_ending(functions)
 
     def walk(self, statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
         for node in statements:
@@ -152,7 +165,7 @@ class _CertainWalk:
                 if function:
                     yield from self.walk(function.body)
             yield from self.walk(body)
-            if self._may_end(node, set()) or any(isinstance(part, ast.Return) for part in ast.walk(node)):
+            if self._may_end(node) or any(isinstance(part, ast.Return) for part in ast.walk(node)):
                 return
 
     def _split(self, node: ast.stmt) -> tuple[list[ast.AST], list[ast.stmt]]:
@@ -182,17 +195,34 @@ class _CertainWalk:
         asks = any(isinstance(part, ast.Constant) and part.value in _RANKS for part in parts)
         return (asks or bool(names)) and names <= self.of_ranks and not any(isinstance(part, _OTHER) for part in parts)
 
-    def _may_end(self, node: ast.AST, visited: set[str]) -> bool:
-        for part in ast.walk(node):
-            called = getattr(part, "func", None)
-            name = getattr(called, "attr", getattr(called, "id", ""))
-            if isinstance(part, ast.Raise) or name in _ENDS:
-                return True
-            if name in self.functions and name not in visited:
-                visited.add(name)
-                if self._may_end(self.functions[name], visited):
-                    return True
-        return False
+    def _may_end(self, node: ast.AST) -> bool:
+        raises, called = _list_calls(node)
+        return raises or not self.ending.isdisjoint(called)
+
+
+def _list_calls(node: ast.AST) -> tuple[bool, set[str]]:
+    """Returns whether it has a ``raise``, and the last names of what it calls."""
+    parts = [*ast.walk(node)]
+    called = [part.func for part in parts if isinstance(part, ast.Call)]
+    names = {getattr(each, "attr", getattr(each, "id", "")) for each in called}
+    return any(isinstance(part, ast.Raise) for part in parts), names
+
+
+def _find_ending(functions: Mapping[str, ast.FunctionDef]) -> set[str]:
+    """Returns the names of functions that may end the script, those of the standard library among them."""
+    ending, callers = {*_ENDS}, dict[str, list[str]]()
+    for name, function in functions.items():
+        raises, called = _list_calls(function)
+        for each in called:
+            callers.setdefault(each, []).append(name)
+        if raises:
+            ending.add(name)
+    pending = [*ending]
+    for name in pending:  # which grows
+        new = {*callers.get(name, ())} - ending
+        ending |= new
+        pending += new
+    return ending
 
 
 def _get_called(node: ast.AST) -> str:

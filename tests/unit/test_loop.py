@@ -87,6 +87,20 @@ def test_an_exception_in_a_decision_ends_with_70(state: Path, capsys: pytest.Cap
     assert report["failures"] == []  # of no host
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_path_that_the_system_refuses_is_no_fault_of_ours(
+    state: Path, capsys: pytest.CaptureFixture[str], begun: bool
+) -> None:
+    def workflow(context: Context) -> Workflow:
+        if begun:
+            yield from begin(context)
+        Path("x" * 400).stat()
+
+    assert run_command(workflow) is Exit.INPUT
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert sentence == f"error: {'x' * 300}… cannot be used: file name too long"
+
+
 def test_a_refusals_hint_names_hosts_and_environment(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def workflow(_: Context) -> Workflow:
         yield Started("run", "train.py", ("node0",), selection_flags=("-f", "lab/hosts", "--venv", "/x"))

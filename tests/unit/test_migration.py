@@ -184,6 +184,8 @@ def test_a_directory_is_refused_with_the_command_for_a_file_of_it(tmp_path: Path
     result = CliRunner().invoke(app, ["migrate", str(tmp_path)])
     assert result.exit_code == 2
     assert f"ipexctl migrate {script}" in result.output
+    result = CliRunner().invoke(app, ["migrate", "x" * 300])
+    assert result.output.rstrip().endswith(f"{'x' * 300} cannot be used: file name too long")
 
 
 def test_what_the_rfc_called_it_and_what_accelerate_took_of_it() -> None:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,22 @@ def test_a_module_of_the_project_is_its_own_and_one_of_the_current_directory_is_
     assert done.stdout.split() == ["third"]
 
 
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def make_finder(root: Path, *paths: str) -> Callable[[str], list[Module]]:
+    """Finds modules in the project and the script's directory."""
+
+    def find(name: str) -> list[Module]:
+        files = find_modules(name, [root, *(root / path for path in paths)])
+        return [Module(str(file.relative_to(root)), package, file.read_text()) for file, package in files]
+
+    return find
+
+
 def test_what_modules_of_the_project_import_counts_with_their_files(tmp_path: Path) -> None:
     files = {
         "train.py": "from pkg import model\nimport pkg.data.text\nimport helper, wandb\n",
@@ -97,19 +114,13 @@ def test_what_modules_of_the_project_import_counts_with_their_files(tmp_path: Pa
         "pkg/base.py": "import timm\ntry:\n    import apex\nexcept ImportError:\n    apex = None\n",
         "pkg/version.py": "import wandb\ndef of():\n    import git\n",
         "pkg/model.py": "from einops import rearrange\nfrom ..outside import nothing\n",
-        "pkg/data/__init__.py": "import sys\nsys.path.insert(0, 'x')\nimport vendored\n",
+        "pkg/data/__init__.py": "import sys\ndef add():\n    sys.path.insert(0, 'x')\nimport vendored\n",
         "pkg/data/text.py": "from ..unused_name import x\nfrom .sub.deep import y\nimport tiktoken\n",
         "pkg/data/sub/deep.py": "import datasets\n",
         "pkg/unused.py": "import sklearn\n",
     }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-
-    def find(name: str) -> list[Module]:
-        modules = find_modules(name, [tmp_path])
-        return [Module(str(file.relative_to(tmp_path)), package, file.read_text()) for file, package in modules]
-
+    write_files(tmp_path, files)
+    find = make_finder(tmp_path)
     text, own = read_script(tmp_path / "train.py")
     assert find_doubtful_imports(Module("", "", text), own, PACKAGES, TABLE, find) == {
         "wandb": "line 3",
@@ -125,6 +136,49 @@ def test_what_modules_of_the_project_import_counts_with_their_files(tmp_path: Pa
         "timm",
         "wandb",
     }
+
+
+def test_only_the_file_that_python_takes_for_a_module_is_read(tmp_path: Path) -> None:
+    files = {
+        "train.py": "\ufeffimport both, twice, space.deep\n",
+        "both/__init__.py": "import timm\n",
+        "both.py": "import unread\n",
+        "twice.py": "import einops\n",
+        "src/twice/__init__.py": "import unread\n",
+        "src/space/deep.py": "import tiktoken\n",
+    }
+    write_files(tmp_path, files)
+    text, own = read_script(tmp_path / "train.py", tmp_path / "src")
+    places = find_doubtful_imports(Module("", "", text), own, PACKAGES, TABLE, make_finder(tmp_path, "src"))
+    assert places.keys() == {"timm", "einops", "tiktoken"}
+    assert not [*find_modules(f"both.{'x' * 300}", [tmp_path])][1:], "a name that no file has"
+
+
+def test_nothing_is_certain_once_a_module_of_the_project_changes_where_modules_lie(tmp_path: Path) -> None:
+    adds = "import sys\ndef add(path):\n    if path not in sys.path:\n        sys.path.insert(0, path)\n"
+    write_files(tmp_path, {"train.py": "import _init_paths, models\n", "_init_paths.py": f"{adds}add('lib')\n"})
+    text, own = read_script(tmp_path / "train.py")
+    assert find_doubtful_imports(Module("", "", text), own, PACKAGES, TABLE, make_finder(tmp_path)) == {}
+    (tmp_path / "_init_paths.py").write_text(adds)
+    places = find_doubtful_imports(Module("", "", text), own, PACKAGES, TABLE, make_finder(tmp_path))
+    assert places == {"models": "line 1"}
+
+
+def test_what_takes_long_to_follow_is_followed_once(tmp_path: Path) -> None:
+    """A generated script of 400 functions, each of which calls all before it; a module that is imported 5,000 times."""
+    calls = "\n".join(
+        f"def f{number}():\n    {'; '.join(f'f{each}()' for each in range(number)) or 1}" for number in range(150)
+    )
+    write_files(tmp_path, {"train.py": f"{calls}\n" + "f149()\nimport a\n" * 3000 + "import timm\n", "a.py": "\n"})
+    asked = []
+
+    def find(name: str) -> list[Module]:
+        asked.append(name)
+        return make_finder(tmp_path)(name)
+
+    text, own = read_script(tmp_path / "train.py")
+    assert find_doubtful_imports(Module("", "", text), own, PACKAGES, TABLE, find) == {"timm": "line 6301"}
+    assert asked == ["a"]
 
 
 def test_a_file_of_comments_alone_is_said() -> None:
