@@ -67,13 +67,16 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
 
 _REASONS = {
     "done": "the run ended with failures", "rank": "the run ended because a rank failed,",
-    "stopped": "the run was stopped", "lost": "the run lost a part of it", "limit": "the run reached its limit",
-    "launch": "the launch failed",
+    "stopped": "the run was stopped", "lost": "the run ended because a part of it was lost,",
+    "limit": "the run reached its limit", "launch": "the launch failed",
 }  # fmt: skip
 
 
 def name_end(run: RunOutcome) -> str:
     """How a run ended that did not end well, as the beginning of a headline."""
+    if run.reason == "lost" and run.lost_hosts:
+        verb = "was" if len(run.lost_hosts) == 1 else "were"
+        return f"the run ended because {join_names(run.lost_hosts, 3)} {verb} lost,"
     return "the run was ended because it stalled," if run.stalled else _REASONS[run.reason]
 
 

@@ -189,7 +189,11 @@ def test_signals_are_named_and_an_unknown_failure_names_the_log(end: dict[str, A
 
 @pytest.mark.parametrize(
     ("reason", "output"),
-    [("lost", "the run lost a part of it"), ("limit", "the run reached its limit"), ("launch", "the launch failed")],
+    [
+        ("lost", "the run ended because a part of it was lost,"),
+        ("limit", "the run reached its limit"),
+        ("launch", "the launch failed"),
+    ],
 )
 def test_a_run_that_ended_otherwise_says_why(reason: Any, output: str) -> None:
     stopped = [ended(rank, None, signal=15, cause="stopped") for rank in range(4)]
@@ -197,6 +201,11 @@ def test_a_run_that_ended_otherwise_says_why(reason: Any, output: str) -> None:
     assert f"✗ {output} after" in text
     assert "  node b is dark\n  since noon" in text
     assert "by us: ranks 0-3" in text
+
+
+def test_the_headline_of_a_run_that_lost_a_host_names_it() -> None:
+    lost = e.HostFailed(Failure("b", Kind.LOST, "lost (no sign of life for 15 s)"))
+    assert "the run ended because b was lost, after" in ending(lost, e.RunEnded("k7", "lost", "b lost"))
 
 
 def test_a_run_that_was_ended_for_a_stall_has_its_headline() -> None:
