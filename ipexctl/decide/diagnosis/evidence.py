@@ -98,7 +98,8 @@ def _find_last_exception(lines: list[str]) -> tuple[RaisedException, ...]:
     """Returns the exception of a traceback with which the output ends: that of a process without our hook. The
     beginning of the traceback may be missing. What was written after it, but a warning, shows that it was handled."""
     late = next((number for number, line in enumerate(lines) if _AT_EXIT.match(line)), len(lines))
-    parts = [*_label_lines(lines[:late])]
+    lines = lines[:late]
+    parts = [*_label_lines(lines)]
     last = max((number for number, (part, _) in enumerate(parts) if part == "exception"), default=-1)
     below = [text for _, text in parts[last + 1 :]]
     if last < 0 or any(line.strip() and not line[:1].isspace() and not _is_warning(line) for line in below):

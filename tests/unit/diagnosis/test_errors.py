@@ -15,7 +15,7 @@ from tests.unit.messages import read_catalogue, read_messages, read_sources
 ERRORS = read_known_errors()
 OWN = 'Traceback (most recent call last):\n  File "/home/u/job/train.py", line 3, in <module>\n    main()\n'
 RAISED = re.compile(
-    r"(?:  File .*\n(?:    .*\n)?)*"
+    r"(?:  File .*\n(?:    .*\n)*)*"
     r"[\w.]*(?:Error|Exception|Timeout|Missing|Disconnected|InvalidBackend|OfflineModeIsEnabled): "
 )
 

@@ -115,6 +115,7 @@ def test_the_status_of_a_shell_tells_of_the_signal_that_ended_its_child(status: 
         (HANDLED.partition("\n")[2], "package"),  # its first lines are not kept
         ("".join(f"[rank1]: {line}\n" for line in HANDLED.splitlines()), "package"),
         (HANDLED + "Exception ignored in atexit callback: <function f at 0x7>\n" + UNKNOWN, "package"),
+        (UNKNOWN + "Error in atexit._run_exitfuncs:\n" + HANDLED, None),
         # handled: the rank went on to write
         (HANDLED + "no wandb, logging to the screen\nstep 1", None),
         ("WARNING wandb is missing: ModuleNotFoundError: No module named 'wandb'\nstep 1", None),
