@@ -180,13 +180,6 @@ class UsageError(IpexctlError):
         return "\n".join([*lines, f"hint: {self.hint}"] if self.hint else lines)
 
 
-class InternalError(UsageError):
-    """How an exception that is a fault of ipexctl is reported. Made from the exception by the loop, raised nowhere."""
-
-    def __init__(self, sentence: str, *, reasons: Sequence[str] = (), hint: str | None = None) -> None:
-        super().__init__(sentence, reasons=reasons, hint=hint, exit=Exit.INTERNAL, code="internal")
-
-
 class ConnectError(IpexctlError):
     """A hop (a host, or a jump host before it) could not be reached or trusted. Raised while connecting; becomes the
     `Failure` of every host behind it."""

@@ -4,10 +4,10 @@ A flag ``--wheels-from`` is the key ``wheels_from``: flags and help come from th
 playbooks by them (`task_schemas`)."""
 
 import re
-from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
+from dataclasses import Field, dataclass, field
 from functools import partial
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from typing_extensions import dataclass_transform
 
@@ -91,39 +91,14 @@ make_venv_flag = partial(flag, None, "Environment on the hosts (default: the ins
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Fields:
-    """Base of tasks and of the fields that several tasks share: frozen dataclasses, made by keywords.
-
-    `dataclass` would compile six methods for each, and a command has fifty of them to make for one that it uses. They
-    are no records, because a task has several bases with fields."""
+    """Base of tasks and of the fields that several tasks share: frozen dataclasses, made by keywords. They are no
+    records, because a task has several bases with fields."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     left_out: ClassVar[frozenset[str]] = frozenset()  # inherited fields that are neither options nor keys
 
     def __init_subclass__(cls) -> None:
-        dataclass(init=False, eq=False, repr=False, kw_only=True)(cls)
-
-    def __init__(self, **values: Any) -> None:
-        for each in fields(self):
-            default = each.default if each.default_factory is MISSING else each.default_factory()
-            value = values.pop(each.name, default)
-            if value is MISSING:
-                raise TypeError(f"{type(self).__name__} needs {each.name}")
-            object.__setattr__(self, each.name, value)
-        if values:
-            raise TypeError(f"{type(self).__name__} has no field {', '.join(values)}")
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and vars(other) == vars(self)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
-
-    if not TYPE_CHECKING:  # a type checker refuses it by itself
-
-        def __setattr__(self, name: str, value: object) -> None:
-            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+        dataclass(frozen=True, kw_only=True)(cls)
 
 
 class Task(Fields):

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ipexctl import __version__
-from ipexctl.model.errors import InternalError, UnwatchedRunError, UsageError
+from ipexctl.model.errors import Exit, UnwatchedRunError, UsageError
 from ipexctl.model.text import printable
 from ipexctl.store.masking import Masker
 from ipexctl.store.private_files import claim_private_directory
@@ -85,16 +85,17 @@ class DebugLog(logging.Handler):
         finally:
             self.release()
 
-    def log_internal_error(self, error: Exception, command: str) -> InternalError:
+    def log_internal_error(self, error: Exception, command: str) -> UsageError:
         """Logs the traceback; what to tell the user: one sentence, what may go on, and the log's path."""
         logging.getLogger(__name__).error("internal error in %s", command, exc_info=error)
         cause = error.__cause__ if isinstance(error, UnwatchedRunError) and error.__cause__ else error
         what = printable(self.masker.mask_text(f"{type(cause).__name__}: {cause}"), 400)
         hint = f"the traceback is in {printable(str(self.path), 400)}" if self.path else "-v shows the traceback"
         sentence = f"internal error in {command}: {what}"
+        reasons = []
         if isinstance(error, UnwatchedRunError):
-            return InternalError(sentence, reasons=[hint], hint=error.hint)
-        return InternalError(sentence, hint=hint)
+            reasons, hint = [hint], error.hint
+        return UsageError(sentence, reasons=reasons, hint=hint, exit=Exit.INTERNAL, code="internal")
 
     def _open_file(self, path: Path) -> None:
         try:

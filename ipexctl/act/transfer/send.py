@@ -4,7 +4,6 @@ The host runs `remote/receive_tree.sh`, which receives everything in a private d
 into place by rename."""
 
 import hashlib
-import io
 import os
 import re
 import tarfile
@@ -242,17 +241,14 @@ def _read_up_to(pieces: Iterator[bytes], size: int) -> bytes:
 
 def _merge_small_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Joins small pieces into pieces of about `_CHUNK` bytes."""
-    gathered = io.BytesIO()
+    gathered = bytearray()
     for piece in pieces:
-        if gathered.tell() == 0 and len(piece) >= _CHUNK:
-            yield piece
-            continue
-        gathered.write(piece)
-        if gathered.tell() >= _CHUNK:
-            yield gathered.getvalue()
-            gathered = io.BytesIO()
-    if gathered.tell():
-        yield gathered.getvalue()
+        gathered += piece
+        if len(gathered) >= _CHUNK:
+            yield bytes(gathered)
+            gathered.clear()
+    if gathered:
+        yield bytes(gathered)
 
 
 UNTRUSTED = 4  # the status of a script that executes nothing where others may have put it: `remote/ownership.sh`

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from ipexctl.decide.launch.dialects import get_dialect
-from ipexctl.decide.launch.placement import require_equal_ppn
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.launch import Launch, NodePlan
 from ipexctl.model.tasks import Run
@@ -42,10 +41,10 @@ def write_launch(launch: Launch, form: str, template: str) -> str:
     if launch.fills:
         hint = "--dry-run shows the command line of each host"
         raise UsageError("only a Python file, one process for each rank, can be written for another program", hint=hint)
-    if form == "torchrun":
-        require_equal_ppn(
-            launch, "torchrun requires the same number of ranks on every host", "give --ppn, or use --emit sh"
-        )
+    if form == "torchrun" and len({len(node.ranks) for node in launch.nodes}) > 1:
+        what = "torchrun requires the same number of ranks on every host"
+        reasons = [f"{node.host}: {len(node.ranks)}" for node in launch.nodes]
+        raise UsageError(what, reasons=reasons, hint="give --ppn, or use --emit sh", exit=Exit.STEP)
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {
         "quote": shlex.quote,

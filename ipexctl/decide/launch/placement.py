@@ -13,7 +13,7 @@ from ipexctl.model.errors import Exit, Note, UsageError
 from ipexctl.model.facts import Core, Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
-from ipexctl.model.launch import Launch, RankPlacement
+from ipexctl.model.launch import RankPlacement
 from ipexctl.model.text import group_pairs, pluralize
 
 T = TypeVar("T")
@@ -147,10 +147,3 @@ def merge_ranks(ranks: Sequence[RankPlacement], number: int) -> RankPlacement:
     """Returns the one process of host ``number``, with the cores of all its ranks."""
     cpus, nodes = {cpu for rank in ranks for cpu in rank.cpus}, {node for rank in ranks for node in rank.nodes}
     return RankPlacement(number, ranks[0].host, 0, tuple(sorted(cpus)), (), tuple(sorted(nodes)))
-
-
-def require_equal_ppn(launch: Launch, sentence: str, hint: str) -> None:
-    """Raises `UsageError` with this sentence if hosts have different numbers of ranks."""
-    if len({len(node.ranks) for node in launch.nodes}) > 1:
-        reasons = [f"{node.host}: {len(node.ranks)}" for node in launch.nodes]
-        raise UsageError(sentence, reasons=reasons, hint=hint, exit=Exit.STEP)
