@@ -93,7 +93,7 @@ def _draw_silence(state: RunState, width: int, now: float) -> list[Text]:
     if attempt is None or attempt.unheard_since is None:
         return []
     silent = _format_age(now - attempt.unheard_since)
-    text = one_line(f"no connection to {attempt.started.head} for {silent}; the run goes on without this screen")
+    text = one_line(f"no connection to {attempt.started.head} for {silent}: the rows show the run as it was then")
     return _make_verdict_rows(phrases.fold_line(text, width - 2), WARN)
 
 

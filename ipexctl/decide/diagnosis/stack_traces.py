@@ -115,7 +115,7 @@ def parse_main_thread(text: str) -> Stack:
 def _parse_threads(text: str) -> list[Stack]:
     threads: list[list[tuple[str, str, str]]] = []
     for line in text.splitlines():
-        if _FAULT.match(line):
+        if _FAULT.match(line) or line == "...":  # behind 100 threads: the main one is not written then
             threads.append([])
         elif threads and (frame := _FAULT_FRAME.match(line)):
             threads[-1].append((frame["file"], frame["line"], frame["function"]))

@@ -16,7 +16,7 @@ from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, procs
 
 PROCESS_LIMIT = 8  # processes of one rank that are asked
-STACK_LIMIT = 1 << 15  # bytes kept of one process's stacks
+STACK_LIMIT = 1 << 15  # bytes kept of one answer of a process
 QUIET_SECONDS = 0.2  # seconds without growth after which stacks are complete
 
 
@@ -64,7 +64,7 @@ def collect_stacks(
         for path, text in _ask_for_stacks(before, asked, patience, until).items():
             texts[asked.pop(path)] = collectives.get(path, "") + text
     for rank, pid, path in todo:
-        text = texts.get(pid, "")[:STACK_LIMIT] + _read_errors(path, pid)
+        text = texts.get(pid, "") + _read_errors(path, pid)
         state = all_now[pid].state if procs.find_process(pid) else "X"  # before it was asked, which wakes it
         yield RankStack(rank, spec.host, pid, state, _read_wait_channel(pid), text, time.time())
 
@@ -125,9 +125,9 @@ def _collect_answers(
             break
     texts: Dict[str, str] = {}
     for path in asked:
-        data = procs.read_file(path)[before[path] :][:STACK_LIMIT]
+        data = procs.read_file(path)[before[path] :]
         before[path] += len(data)
-        texts[path] = data.decode("utf-8", "replace")
+        texts[path] = data[-STACK_LIMIT:].decode("utf-8", "replace")  # the main thread is the last one
     return texts
 
 

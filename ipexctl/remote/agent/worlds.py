@@ -291,7 +291,7 @@ class Worlds:
         if isinstance(error, SystemExit) and error.code and not os.path.exists(path):
             end = {"status": 1, "error": str(error.code)[:2000]}  # as Python does with words
             if isinstance(error.code, int):
-                end = {"status": error.code}
+                end = {"status": int(error.code)}  # which may be a truth value
             with open(path, "w") as out:
                 json.dump(dict(end, at=time.time()), out)
         mpi: Any = sys.modules.get("mpi4py.MPI")

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act import agent
-from ipexctl.decide.diagnosis.stack_traces import parse_main_thread
+from ipexctl.decide.diagnosis.stack_traces import parse_main_thread, read_errors
+from ipexctl.model.events import RankStack
 from ipexctl.protocol.hooks import (
     COLLECTIVES,
     DIRECTORY_ENV,
@@ -227,6 +228,47 @@ def test_an_exception_of_a_process_that_lives_on_comes_with_its_stacks(
     assert line.rpartition(":")[0] in report["traceback"]
     assert word in (report.get("thread", ""), *report)
     assert "argv" not in report, "it may hold what is nobody's business"
+
+
+EXITS = """
+import sys, threading, _ipexctl_worlds
+_ipexctl_worlds.Worlds(sys.path[0], '0', 'node0 1 1').hook_exit()
+threading.Thread(target=time.sleep, args=(1000,)).start()
+sys.exit(bool(sys.argv))
+"""
+
+
+def test_a_script_that_ends_with_a_truth_value_has_a_status(tmp_path: Path) -> None:
+    """As in ``sys.exit(not ok)``."""
+    text = "\n".join(ask(tmp_path, EXITS, RAISED))
+    [error] = read_errors(RankStack(0, "node0", 1, "S", "", text))
+    assert error.status == 1
+
+
+DEEP = """
+import threading
+def even(depth):
+    if not depth:
+        raise ValueError("in the depth")
+    odd(depth - 1)
+def odd(depth):
+    even(depth - 1)
+for _ in range(90):
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+def train():
+    try:
+        even(300)
+    finally:
+        time.sleep(1000)
+train()
+"""
+
+
+def test_the_main_thread_is_in_stacks_that_are_cut(tmp_path: Path) -> None:
+    """It is the last one of many, behind a long traceback."""
+    lines = ask(tmp_path, f"{TORCH}\n{JOINS}{DEEP}", RAISED)
+    assert [frame.function for frame in parse_main_thread("\n".join(lines))] == ["train", "<module>"]
+    assert any(line.startswith(COLLECTIVES) for line in lines)
 
 
 BUSY = """

@@ -63,6 +63,7 @@ def stack(rank: int, text: str = FAULT, state: str = "R", wchan: str = "") -> Ra
 def test_the_main_thread_is_the_last_of_faulthandlers() -> None:
     assert [frame.function for frame in parse_main_thread(FAULT)] == ["all_reduce", "wrapper", "step", "<module>"]
     assert [frame.function for frame in parse_main_thread(LOADER)] == ["read", "__next__", "<module>"]
+    assert parse_main_thread(f"{FAULT}\n...\n") == (), "the newest hundred threads are written, and not this one"
     assert parse_main_thread("") == parse_main_thread("rubbish\n\x1b[2J") == ()
 
 

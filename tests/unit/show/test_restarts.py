@@ -127,7 +127,7 @@ def test_a_machine_that_hears_nobody_draws_no_host_as_dead() -> None:
     out = io.StringIO()
     Console(file=out, width=80, height=24).print(draw_run(view, 80, 24, stamped[-1].at + 60.0))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    assert lines[1] == "▌ no connection to node0 for 62 s; the run goes on without this screen"
+    assert lines[1] == "▌ no connection to node0 for 62 s: the rows show the run as it was then"
     for row in lines[3:5]:
         assert "running 1" in row
         assert "no sign of life" not in row
