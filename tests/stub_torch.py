@@ -26,7 +26,7 @@ def destroy_process_group():
 def used(): Group.count += 1
 barrier = all_reduce = used
 class TCPStore:
-    def __init__(self, host_name, port, world_size=None, is_master=False, **_): pass
+    def __init__(self, host_name, port, world_size=None, is_master=False, *_, **__): pass
 """
 OPTIMIZER = """
 from collections import OrderedDict

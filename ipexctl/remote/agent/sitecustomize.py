@@ -359,8 +359,6 @@ def _install_hooks() -> None:
         hooks.record_stage(names.PYTHON)
         hooks.enable_stack_dumps()
         sys.meta_path.insert(0, hooks)
-        if "threading" in sys.modules:
-            hooks.hook_threads(sys.modules["threading"])
         import atexit
 
         atexit.register(hooks.record_libraries)
@@ -368,6 +366,8 @@ def _install_hooks() -> None:
         atexit.register(hooks.judge_world)
         if os.environ.get(names.PROFILE_ENV):
             __import__("_ipexctl_profile").install_profiler(directory, rank)  # it lies beside this file then
+        if "threading" in sys.modules:  # the last: the oldest Python has no hook there
+            hooks.hook_threads(sys.modules["threading"])
     except Exception:
         pass
 

@@ -124,10 +124,11 @@ class Worlds:
                 __import__("threading").Thread(target=lambda: write(find_name_fault(name)), daemon=True).start()
 
     @quietly
-    def note_store(self, host_name: str, port: int, world_size: "Any" = None, *_: "Any", **__: "Any") -> None:
+    def note_store(self, host_name: str, port: int, world_size: "Any" = None, *more: "Any", **named: "Any") -> None:
         """The script makes a `TCPStore` by itself: does it wait for others where each host means itself?"""
         itself, planned = ("localhost", "127.", "::1"), self.planned["MASTER_ADDR"]
-        if world_size and world_size > 1 and host_name.startswith(itself) and not planned.startswith(itself):
+        waits = more[2] if len(more) > 2 else named.get("wait_for_workers", True)
+        if waits and world_size and world_size > 1 and host_name.startswith(itself) and not planned.startswith(itself):
             inner = __import__("multiprocessing").parent_process() is not None
             place = {"address": host_name, "port": str(port), "planned": planned}
             place.update(line=find_call(), fault=names.STORE)

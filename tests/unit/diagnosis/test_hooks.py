@@ -56,6 +56,13 @@ def run_with_hooks(directory: Path, script: str, *words: str) -> subprocess.Comp
     return subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, timeout=60)
 
 
+def test_a_python_without_hooks_of_threads_has_the_other_hooks(tmp_path: Path) -> None:
+    """Python 3.7, where something has imported threading before."""
+    late = "import threading, sys; del threading.excepthook; sys.modules.pop('sitecustomize'); import sitecustomize"
+    done = run_with_hooks(tmp_path, f"import atexit; atexit._clear(); {late}; print(atexit._ncallbacks())")
+    assert (done.stdout, done.stderr) == ("3\n", "")
+
+
 def test_a_traceback_has_no_frames_of_ours(tmp_path: Path) -> None:
     done = run_with_hooks(tmp_path, "import torch.distributed as dist\ndist.broadcast()\n")
     assert done.returncode == 1

@@ -180,6 +180,8 @@ def test_where_the_plan_is_followed_or_a_store_is_given_nothing_is_reported(tmp_
         ("host_name='localhost', port=8089, world_size=2", "10.0.0.1", True),
         ("'10.0.0.1', 8089, 2", "10.0.0.1", False),
         ("'127.0.0.1', 8089", "10.0.0.1", False),  # of this process alone, or nobody knows whose
+        ("'127.0.0.1', 8089, 2, wait_for_workers=False", "10.0.0.1", False),
+        ("'127.0.0.1', 8089, 2, True, 3.0, False", "10.0.0.1", False),
         ("'127.0.0.1', 8089, 2", "127.0.0.1", False),  # all hosts are one machine
     ],
 )
