@@ -105,7 +105,12 @@ def _expand_mpirun_line(words: list[str], ctx: typer.Context) -> list[str]:
     if any(word.partition("=")[0] in {"-f", "--hostfile", "--hosts"} for word in beside):
         for place in [options.index(name) for name in ("-f", "--hosts") if name in options]:
             del options[place : place + 2]
-    ctx.meta[_TRANSLATION] = [f"--from-mpirun: {note}" for note in translation.notes]
+    notes = [str(note) for note in translation.notes]
+    for place in reversed([at for at, word in enumerate(options) if word == "--pass-env"]):
+        if options[place + 1] not in os.environ:  # launchers pass over a variable that is not set
+            notes.append(f"left out: {options[place + 1]} (it is not set on this machine)")
+            del options[place : place + 2]
+    ctx.meta[_TRANSLATION] = [f"--from-mpirun: {note}" for note in notes]
     return [*options, *beside, *translation.script]
 
 

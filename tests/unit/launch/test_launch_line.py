@@ -146,6 +146,13 @@ def test_options_beside_the_line_win_and_words_of_a_script_are_its_own() -> None
         expand("--from-mpirun", "mpirun 'x")
 
 
+def test_a_variable_that_the_line_passes_on_and_nobody_set_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLUE", "1")
+    words, notes = expand("--from-mpirun", "mpirun -x GONE -x BLUE -x LOST -n 2 python x.py")
+    assert words == ["-n", "2", "--pass-env", "BLUE", "x.py"]
+    assert notes == [f"--from-mpirun: left out: {name} (it is not set on this machine)" for name in ("LOST", "GONE")]
+
+
 def test_the_command_says_what_is_wrong_with_a_line_and_what_is_left_out(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["run", "--hosts", "a", "--from-mpirun", "mpirun --frobnicate python x.py"])
     assert done.exit_code == 2
