@@ -140,7 +140,7 @@ class Facts(Record):
     glibc: str | None = None
     glibcxx: str | None = None  # highest GLIBCXX_ symbol version
     libraries: tuple[str, ...] = ()  # sonames that some rows need: libzstd.so.1, libz.so.1, libgomp.so.1
-    limits: Mapping[str, int | None] = field(default_factory=dict)  # nofile nproc memlock; None unlimited
+    limits: Mapping[str, int | None] = field(default_factory=dict)  # nofile nofile_hard nproc memlock; None unlimited
     clock: float | None = None  # the host's Unix time when it answered
     clock_offset: float | None = None  # seconds it is ahead of the controller, within `clock_error`
     clock_error: float | None = None

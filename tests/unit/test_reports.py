@@ -422,6 +422,14 @@ def test_a_full_disk_under_torch_save_is_known_with_what_was_free_on_that_host()
         assert diagnosis.why.endswith("When the run began, b had 5.0 GiB in /opt/env, 700 MiB in /root/x free.")
 
 
+def test_a_limit_of_open_files_is_known_with_its_number_on_that_host() -> None:
+    short = end(2, 1, 50.0, error="OSError: [Errno 24] Too many open files: 'x'")
+    read = e.FactsRead("b", Facts(limits={"nofile": 1024, "nofile_hard": 4096}))
+    diagnosis = of_run(fold_with_catalogue([read, *done(short, reason="rank")])).diagnosis
+    assert diagnosis
+    assert diagnosis.why.endswith(" b allows 4096.")
+
+
 def excused(*events: e.Event) -> CommandReport:
     started = e.Started("play", "", ("a", "b"))
     return fold([Stamped(float(i), event) for i, event in enumerate((started, *events, e.Ended("play", Exit.OK)))])

@@ -233,7 +233,7 @@ def _find_cause(
         command = _make_command(state, "--resume", "off", needs="--keep") or command
     texts = [text.fill(run=run) if isinstance(text, Hint) else text for text in (fix, command)]
     fix, command = (complete_hint(text, state.selection_flags) for text in texts)
-    why = " ".join([diagnosis.why, *_describe_room(state, cause)]) if diagnosis.code == "disk" else diagnosis.why
+    why = " ".join([diagnosis.why, *_describe_limits(state, cause, diagnosis.code)])
     return replace(cause, diagnosis=replace(diagnosis, why=why, fix=fix, command=command))
 
 
@@ -253,9 +253,17 @@ def _join_packages(command: str | None, every: Hint) -> Hint:
     return Hint([*command.words[:3], *every.words[1:]])
 
 
-def _describe_room(state: RunState, cause: Cause) -> list[str]:
-    """What was free where the failed rank writes: then, or, where that is not known, when the run began."""
+def _describe_limits(state: RunState, cause: Cause, code: str) -> list[str]:
+    """What the host of the failed rank has of that which ran out."""
     host = cause.failed[0].host if cause.failed else ""
+    if code == "disk":
+        return _describe_room(state, host, cause)
+    limit = state.facts[host].limits.get("nofile_hard") if host in state.facts else None
+    return [f"{host} allows {limit}."] if code == "files" and limit else []
+
+
+def _describe_room(state: RunState, host: str, cause: Cause) -> list[str]:
+    """What was free where the failed rank writes: then, or, where that is not known, when the run began."""
     end = state.ranks[cause.failed[0].rank].ended if cause.failed and state.ranks else None
     if end and end.room:
         return [f"{end.room[0]} on {host} had {format_size(end.room[1])} free then."]

@@ -17,6 +17,7 @@ from ipexctl.decide.facts.system import (
     read_interfaces,
     read_library_paths,
     read_pythons,
+    read_resource_limits,
 )
 from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import to_json
@@ -50,6 +51,12 @@ def test_a_distribution_is_named_without_the_quotes_of_its_fields() -> None:
         ("", None),
     ):
         assert read_distribution(ProbeOutput({"/etc/os-release": text})) == name
+
+
+def test_limits_are_the_soft_ones_and_of_open_files_the_hard_one_too() -> None:
+    text = "Max open files  1024  4096  files\nMax processes  99  1  processes\n"
+    limits = read_resource_limits(ProbeOutput({"/proc/self/limits": text}))
+    assert limits == {"nofile": 1024, "nofile_hard": 4096, "nproc": 99}
 
 
 def test_noise_without_an_end_of_line_does_not_hide_a_frame() -> None:
