@@ -237,6 +237,7 @@ class Attempt:
     stalls: list[Stall] = field(default_factory=list)
     separate: SeparateWorlds | None = None
     silent: dict[str, float] = field(default_factory=dict)  # host without a sign of life → when the last one came
+    unheard_since: float | None = None  # when the last sign came from the head to this machine; None while signs come
     lost: dict[str, tuple[float, str]] = field(default_factory=dict)  # host → when, and what is reported of it
     lost_loss: LostLoss | None = None
     slowdown: Slowdown | None = None  # while it goes on
@@ -255,11 +256,6 @@ class Attempt:
     def late(self) -> bool:
         """Whether the command came later: what was before has times of its hosts only."""
         return bool(self.started.title)
-
-    @property
-    def unheard_since(self) -> float | None:
-        """When the last sign came from the head, through which all else of the run is heard; None while signs come."""
-        return self.silent.get(self.started.head)
 
     @property
     def stall(self) -> Stall | None:

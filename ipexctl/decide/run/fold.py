@@ -124,11 +124,13 @@ class RunFold:
                 if rank := self._find_rank(number):
                     _end_rank(rank, event, at)
                     attempt.failed = attempt.failed or (rank if rank.result == "failed" else None)
-            case e.HostSilent(host=host, seconds=0.0):
-                attempt.silent.pop(host, None)
             case e.HostSilent(host=host, seconds=seconds):
                 since = (min(event.at or at, at) if attempt.late else at) - seconds
                 attempt.silent[host] = min(attempt.silent.get(host, since), since)
+                if host == attempt.started.head and not event.at:  # it is not the head who says so
+                    attempt.unheard_since = attempt.silent[host] if seconds else None
+                if not seconds:
+                    del attempt.silent[host]
             case e.BackendChosen(backend=backend):
                 attempt.backend = backend
             case e.WorldsCompared(separate=separate):

@@ -1,6 +1,7 @@
 """What a restart lost and found: one line on the live screen, in plain output and on the card, from the journal on."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -132,3 +133,7 @@ def test_a_machine_that_hears_nobody_draws_no_host_as_dead() -> None:
         assert "running 1" in row
         assert "no sign of life" not in row
         assert "  0.50  " in row  # the pace of before
+    stamped[-1] = replace(stamped[-1], event=e.HostSilent("node0", 2.0, at=9.0))  # as node0's keeper tells of its guard
+    Console(file=out, width=80, height=24).print(draw_run(View(fold_state(stamped), RankLogs()), 80, 24, 99.0))
+    assert out.getvalue().count("no connection to") == 1
+    assert "no sign of life" in out.getvalue()
