@@ -110,6 +110,21 @@ def test_a_stall_its_stacks_and_what_they_say_together() -> None:
     assert describe(message) == ("info", "", "resumed", "the stalled ranks make progress again")
 
 
+def test_what_a_stall_stands_at_is_reported_again_only_once_it_has_changed() -> None:
+    def look(seconds: float, line: int) -> list[Any]:
+        text = f'Thread 0x1 (most recent call first):\n  File "train.py", line {line} in step\n'
+        stack = rank_records.RankStack(1, "node1", 5, "S", "", text)
+        return [journal.Stall([1], True, False, seconds, {1: "S"}), stack, journal.InquiryEnded()]
+
+    events = read(*look(20.0, 3), *look(120.0, 3), *look(300.0, 4), journal.Resumed(9.0), *look(20.0, 4))
+    texts = [event.text for event in events if isinstance(event, e.Message) and event.text.endswith("going on")]
+    first, again, later, anew = texts
+    assert again == "the ranks stand where they stood\nthe stacks are saved; going on"
+    assert "train.py:3" in first
+    assert "train.py:4" in later
+    assert later == anew
+
+
 def test_a_rank_that_is_idle_among_others_is_stalled_if_two_looks_find_it_in_the_same_collective() -> None:
     def look(number: int) -> list[Any]:
         last = f'[{{"group":"g","ranks":[0,1],"rank":1,"number":{number},"kind":"all_reduce","size":4,"done":false}}]'

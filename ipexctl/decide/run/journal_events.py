@@ -37,6 +37,7 @@ class JournalReader:
         self._stacks: list[e.RankStack] = []
         self._stall: e.Stalled | None = None
         self._early: e.Stalled | None = None  # which its stacks have to show
+        self._compared: list[str] = []  # what was last reported of the stall
         self._positions: dict[int, frozenset[tuple[str, int, bool]]] = {}  # of ranks, at the last look
         self._requested = self._alarmed = False  # why the inquiry under way was begun
         self._sampling = False  # it is for a run that has become slow, and nothing else
@@ -161,7 +162,7 @@ class JournalReader:
     def _begin_attempt(self, launched: journal.Launched) -> Events:
         """What was known of the ranks of the attempt before is over; others may be left."""
         yield from self.release_lines(ended=True)
-        self._lines, self._rendezvous, self._stall, self._stacks = {}, {}, None, []
+        self._lines, self._rendezvous, self._stall, self._stacks, self._compared = {}, {}, None, [], []
         self._met, self._connected, self._well, self.ready, self._positions = set(), set(), set(), set(), {}
         known = {*self._running.hosts, *self._running.labels.values()}
         by_rank = {rank: host for host, ranks in launched.placed.items() for rank in ranks if host in known}
@@ -216,7 +217,7 @@ class JournalReader:
             case journal.Straggling(ranks=ranks, seconds=seconds, kill=kill, at=at):
                 yield from self._report_stall(e.Stalled(tuple(ranks), seconds, "stragglers", {}, kill, at))
             case journal.Resumed(at=at) if self._stall is not None:
-                self._stall = None
+                self._stall, self._compared = None, []
                 yield e.Resumed(at)
                 yield e.Message("the stalled ranks make progress again", code="resumed")
             case rank_records.RankStack():
@@ -337,7 +338,9 @@ class JournalReader:
                 outlook = "ending the run"
             elif self._stall is not None and self._stall.limit:
                 outlook = f"the run is ended after {self._stall.limit:.0f} s without progress"
-            yield e.Message("\n".join([*lines, f"the stacks are saved; {outlook}"]))
+            news = ["the ranks stand where they stood"] if lines == self._compared else lines
+            self._compared = lines
+            yield e.Message("\n".join([*news, f"the stacks are saved; {outlook}"]))
         else:
             yield e.Message("\n".join([*lines, "the stacks are saved, on request"]), code="stacks")
         self._stacks, self._requested, self._alarmed, self._sampling = [], False, False, False
