@@ -72,7 +72,10 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
     if first.is_symptom:
         named = first.named  # it may have ended without a word
         missed = (each for each in others if f"rank {each.rank.rank}" == named and not each.is_symptom)
-        first = next((each for each in others if each.is_own), next(missed, _find_most_telling(errors, first, others)))
+        first = next(
+            (each for each in others if each.is_own),
+            next(missed, _find_silent_end(first, others) or _find_most_telling(errors, first, others)),
+        )
     elif first.is_silent:
         soon = [each for each in others if each.rank.at - first.rank.at < _CRASH_DELAY]
         name = f"rank {first.rank.rank}"
@@ -89,6 +92,14 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
     if match is None:
         return Cause((first.rank, *failed), None)
     return Cause((first.rank, *failed), make_diagnosis(_add_host(match, ranks), host), match.words)
+
+
+def _find_silent_end(first: _Judged, others: Sequence[_Judged]) -> _Judged | None:
+    """Returns the rank that ended by itself with other words than an exception's (a script may have a hook for those),
+    where the others only noticed that a rank was gone."""
+    statuses = first.abort_statuses.union(*(each.abort_statuses for each in others))
+    silent = [each for each in others if each.is_silent and each.evidence.output and not each.rank.signal]
+    return next((each for each in silent if each.rank.status not in statuses and not first.named), None)
 
 
 def _find_most_telling(errors: KnownErrors, first: _Judged, others: Sequence[_Judged]) -> _Judged:

@@ -83,6 +83,16 @@ def test_a_rank_that_shows_nothing_is_no_better_cause() -> None:
     assert judge(failed(0, 5.0, PEER), failed(1, 5.2)) == ([0, 1], "peer")
 
 
+def test_a_rank_whose_own_hook_wrote_its_exception_comes_before_those_that_only_missed_it() -> None:
+    hooked = replace(failed(1, 6.7), tail="step 9 loss 0.3\ncustom hook: sorry")
+    assert judge(failed(0, 5.0, PEER), hooked, failed(2, 5.1, PEER)) == ([1, 0, 2], None)
+    aborted = replace(hooked, status=143)
+    lost = "Abort(606269327) on node 0 (rank 0 in comm 496): Fatal error in internal_Test: Other MPI error\n"
+    assert judge(replace(failed(0, 5.0, PEER), tail=lost), aborted)[0] == [0, 1]
+    told = "impi_torch._launch.ImpiError: impi: allreduce #4: rank 2 ended"
+    assert judge(failed(0, 5.0, told), hooked)[0] == [0, 1]
+
+
 @pytest.mark.parametrize(("later", "cause"), [(0.1, 1), (0.3, 0)])
 def test_a_crash_comes_before_what_ended_without_a_word_at_the_same_moment(later: float, cause: int) -> None:
     crashed = replace(failed(1, 5.0 + later), status=None, signal=11)
