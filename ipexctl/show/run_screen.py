@@ -301,9 +301,8 @@ def _draw_ranks(width: int, ranks: Sequence[RankOutcome]) -> Iterator[Renderable
 
 
 def _get_last_line(rank: RankOutcome, room: int) -> str:
-    """The last line of the rank's output, cut between words: part of a number is another number."""
-    lines = [line for line in rank.tail.split("\n") if line.strip()]
-    line = escape(strip_colours(lines[-1])) if lines else ""
+    """The last line of the rank's output that tells something, cut between words: half a number is another one."""
+    line = escape(strip_colours(_drop_harmless_ends(rank.tail).rpartition("\n")[2]))
     if phrases.count_cells(line) <= room:
         return line
     words = line[: room - 1].rpartition(" ")[0].rstrip()
