@@ -17,7 +17,7 @@ def test_a_bench_on_busy_hosts_names_the_run(workspace: Workspace, hosts: Cluste
     assert result.code == 7, result
     advice = r"wait for it, or end it \(ipexctl (stop .*)\); who has the hosts:"
     ending = re.findall(advice, result.out + result.err)[-1]
-    assert ending.endswith(" --limit node0"), result
+    assert "--limit" not in ending, result  # the run may have other hosts
     assert workspace(*ending.split()).code == 0
     running_command.end(60.0)  # it takes the output along, and then the directory
     assert not find_orphans(hosts)
