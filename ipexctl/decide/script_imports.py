@@ -151,7 +151,7 @@ class _CertainWalk:
     """A walk through statements and the functions that they call. ``of_ranks`` are variables that hold in a run."""
 
     def __init__(self, functions: Mapping[str, ast.FunctionDef], is_script: bool) -> None:
-        self.functions, self.rest, self.of_ranks = functions, dict(functions), set[str]()
+        self.rest, self.of_ranks = dict(functions), set[str]()
         self.is_script, self.ending = is_script, _find_ending(functions)
 
     def walk(self, statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:

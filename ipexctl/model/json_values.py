@@ -97,9 +97,7 @@ def _make_decoder(kind: Any) -> "msgspec.json.Decoder[Any]":
         return _DECODERS.setdefault(kind, msgspec.json.Decoder(kind, dec_hook=_parse_form))
 
 
-def _parse_form(kind: type, value: Any) -> Any:
-    if not isinstance(kind, JsonForm):
-        raise NotImplementedError(f"{kind} has no JSON")
+def _parse_form(kind: Any, value: Any) -> Any:
     return kind.parse(value) if kind.write is None or isinstance(value, str) else value
 
 

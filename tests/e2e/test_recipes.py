@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 NLP, QA = ROOT / "examples/nlp_example.py", ROOT / "examples/run_qa.py"
 ACCELERATE = ("--launcher", "accelerate", "--accelerate-config")
 QUICK = ("--cpu", "--epochs", "2", "--pairs", "512", "--batch", "8")  # for one rank or two
-SEVERAL = ("--cpu", "--epochs", "3", "--pairs", "1024", "--batch", "4")
 GUIDE = ("--do_train", "--do_eval", "--per_device_train_batch_size", "12", "--learning_rate", "3e-3",
          "--num_train_epochs", "2", "--max_train_samples", "480", "--max_seq_length", "384", "--doc_stride", "128",
          "--output_dir", "/tmp/debug_squad", "--overwrite_output_dir", "--save_strategy", "no", "--no_cuda",

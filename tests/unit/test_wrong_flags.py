@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from ipexctl import loop
 from ipexctl.cli import app
 from ipexctl.cli.command import make_model
-from ipexctl.cli.options import Dialect, Emit
-from ipexctl.decide.launch import emit
+from ipexctl.cli.options import Dialect
 from ipexctl.decide.parsing.dialects import DIALECTS
 from ipexctl.model.errors import UsageError
 from ipexctl.model.tasks import Run
@@ -208,7 +207,6 @@ def test_ctrl_c_while_the_modules_are_read_is_no_error_to_tell_of(tmp_path: Path
 
 def test_only_what_can_be_written_is_offered() -> None:
     assert set(get_args(Dialect)) <= set(DIALECTS)
-    assert set(get_args(Emit)) == set(emit.FORMS)
 
 
 @pytest.mark.parametrize("words", [("logs", "-f"), ("logs", "-f", "--rank", "0")])

@@ -35,7 +35,7 @@ class EagerSocket(socket.socket):
 def open_tcp(settings: Settings, deadline: float, limit: float, on_socket: Callable[[Any], None]) -> socket.socket:
     """Returns a socket to the host; its addresses share the time. Raises `ConnectError`. ``deadline`` is on the
     monotonic clock, ``limit`` (seconds) is for messages, ``on_socket`` gets each new socket."""
-    timeout = failure = _make_timeout_error(settings, limit)
+    timeout = failure = ConnectError("timeout", f"no answer within {limit:g} s ({settings.endpoint})")
     addresses = _resolve_addresses(settings, deadline)
     for number, (family, address) in enumerate(addresses):
         left = deadline - time.monotonic()
@@ -55,10 +55,6 @@ def open_tcp(settings: Settings, deadline: float, limit: float, on_socket: Calla
             failure = _make_connect_error(error, settings)
         sock.close()
     raise failure
-
-
-def _make_timeout_error(settings: Settings, limit: float) -> ConnectError:
-    return ConnectError("timeout", f"no answer within {limit:g} s ({settings.endpoint})")
 
 
 def _make_connect_error(error: OSError, settings: Settings) -> ConnectError:

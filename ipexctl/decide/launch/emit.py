@@ -16,7 +16,6 @@ from ipexctl.model.launch import Launch, NodePlan
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import format_cpus, pluralize
 
-FORMS = ("sh", "sbatch", "torchrun")
 _NOT_WRITTEN = {"HOME", "USER", "LOGNAME", "MASTER_PORT"}  # the login sets them; the port is the script's own
 _PORT = 29500  # torch's own
 _ELASTIC = ("TORCHELASTIC_", "GROUP_", "ROLE_", "NODE_RANK")  # what torchrun sets by itself

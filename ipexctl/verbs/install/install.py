@@ -79,7 +79,6 @@ def install(
     *,
     environ: Mapping[str, str] = os.environ,
     limits: Limits = Limits(),
-    dry: bool = False,
     builds: bool = False,
 ) -> Workflow[InstallAnswer]:
     """Returns what `Answer` holds. ``environ`` has pip's and uv's settings; ``builds``: wheels of local projects may be
@@ -93,9 +92,9 @@ def install(
     sources = lock.read_sources(requested.task, environ, limits)
     requested = requested._replace(task=(yield from build_projects(requested.task, context.cache, sources)))
     try:
-        job = yield from _choose_wheels(requested, inventory, context, table, environ, limits, dry)
+        job = yield from _choose_wheels(requested, inventory, context, table, environ, limits)
         try:
-            return (yield from _install_stack(job, dry or task.check))
+            return (yield from _install_stack(job))
         finally:
             job.stop.set()
             job.close()
@@ -133,13 +132,12 @@ def _choose_wheels(
     table: ReleaseTable,
     environ: Mapping[str, str],
     limits: Limits,
-    dry: bool,
 ) -> Workflow[InstallJob]:
     """Observes the hosts, and chooses the release and its wheels. Raises `InstallStopped`, `UsageError`."""
     task, request, locked = requested
     failed: dict[str, Failure] = {}
     facts = yield from _collect_facts(task, inventory, context, failed)
-    if (failed and not (task.partial or task.check or dry)) or not facts:
+    if (failed and not (task.partial or task.check)) or not facts:
         raise InstallStopped("nothing was changed: some hosts could not be probed", failed)
     base = model = None
     listed = list_packages(task.requirements)
@@ -268,18 +266,18 @@ def _collect_facts(
     return facts
 
 
-def _install_stack(job: InstallJob, dry: bool) -> Workflow[InstallAnswer]:
+def _install_stack(job: InstallJob) -> Workflow[InstallAnswer]:
     """Inspects the hosts, plans, builds, verifies and switches. Raises `InstallStopped`, `UsageError`."""
     planned = yield from _plan_steps(job)
     steps, outcome = planned.steps, InstallOutcome()
-    if dry:
+    if job.task.check:
         changing = {name for name, step in steps.steps.items() if step.do != "nothing"}
         outcome = InstallOutcome(changing - job.failed.keys())
     elif job.failed and not job.task.partial:
         raise InstallStopped("nothing was changed", job.failed)
     elif not steps.changes_nothing:
         outcome = yield from _change_hosts(job, planned)
-    return (yield from _report_result(job, steps, outcome, dry=dry))
+    return (yield from _report_result(job, steps, outcome))
 
 
 def _plan_steps(job: InstallJob) -> Workflow[PlannedInstall]:
@@ -414,20 +412,18 @@ def _inspect_hosts(job: InstallJob, names: Sequence[str], tool: Tool) -> Workflo
     return (yield from job.run(names, "look at the environment", inspect))
 
 
-def _report_result(
-    job: InstallJob, steps: planning.Plan, outcome: InstallOutcome, *, dry: bool
-) -> Workflow[InstallAnswer]:
+def _report_result(job: InstallJob, steps: planning.Plan, outcome: InstallOutcome) -> Workflow[InstallAnswer]:
     if any(failure.code in {"hash", "index", "wheel"} for failure in job.failed.values()):
         forget_lock(job.context.cache, job.lock)
     changed, unknown, verified = outcome
     next_command = None
-    if not dry and not job.failed:
+    if not job.task.check and not job.failed:
         next_command = complete_hint(advise("run", "train.py"), list_flags(job.inventory, job.task.venv))
     answer = InstallAnswer(
         venv=job.venv,
         id=job.lock.id,
         stack=job.stack.summary,
-        check=dry,
+        check=job.task.check,
         plan=steps.text,
         changed=tuple(name for name in steps.steps if name in changed),
         unchanged=tuple(name for name in steps.steps if name not in changed and name not in unknown),

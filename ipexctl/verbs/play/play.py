@@ -112,21 +112,21 @@ def play(
     rows += [PlayedStep(step.title, step.action, None) for step in steps[len(rows) :]]
     if not state.changed and not options.dry and not any(codes):
         yield e.Message("nothing was changed")
-    again = _choose_command(steps, rows, options.command) if state.lost and not options.dry else None
+    again = None
+    if options.command and state.lost and not options.dry:
+        again = _choose_command(steps, rows, options.command)
     name, dry = book.name or book.source, options.dry or None
     yield e.Answer(PlayAnswer(name, tuple(rows), state.changed, state.lost, dry, again))
     yield e.Ended("play", choose_exit(codes))
     return choose_exit(codes)
 
 
-def _choose_command(steps: Sequence[Step], rows: Sequence[PlayedStep], command: str) -> str | None:
+def _choose_command(steps: Sequence[Step], rows: Sequence[PlayedStep], command: str) -> str:
     """Returns the command that plays again what is missing: on the failed hosts only, where no step that is to come
     needs all hosts."""
-    left = [step for step, row in zip(steps, rows, strict=True) if row.exit is None or row.exit is not Exit.OK]
+    left = [step for step, row in zip(steps, rows, strict=True) if row.exit is not Exit.OK]
     together = any(step.action in TOGETHER for step in left)
-    if command:
-        return command if together else f"{command} --limit {FAILED}"
-    return None
+    return command if together else f"{command} --limit {FAILED}"
 
 
 def list_steps(book: Play, inventory: Inventory, options: PlayOptions) -> Workflow[None]:

@@ -5,9 +5,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from ipexctl.cli.options import Emit
 from ipexctl.data import read_data
 from ipexctl.decide.launch.emit import write_launch
 from ipexctl.model.errors import Exit, UsageError
@@ -16,7 +18,7 @@ from ipexctl.model.tasks import Run
 from tests.unit.launch.two import ENGINES, launch
 
 GOLDEN = Path(__file__).parent / "golden"
-FORMS = ("sh", "sbatch", "torchrun")
+FORMS = get_args(Emit)
 SECRET = Setting("hunter2", "--pass-env", secret=True, by_user=True)
 ODD = Setting('it\'s $HOME; `x` "y" {{ z }}\nnext', "--env", by_user=True)
 
