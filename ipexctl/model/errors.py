@@ -108,6 +108,11 @@ class Note(Record):
         return f"{names}: {self.text}" if names else self.text
 
 
+def complete_notes(notes: Sequence[Note], place: Sequence[str]) -> tuple[Note, ...]:
+    """Returns notes whose advised commands have these options, as by `complete_hint`."""
+    return tuple(Note(note.code, complete_hint(note.text, place), note.hosts) for note in notes)
+
+
 class Exit(IntEnum):
     """How a command ends. With several causes the order is 8, 70, signal, 6, 5, 4, 3, 7, 9 (`choose_exit`)."""
 

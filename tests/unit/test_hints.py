@@ -21,7 +21,7 @@ from ipexctl.data import read_data
 from ipexctl.decide.checks.catalogue import parse_catalogue
 from ipexctl.decide.diagnosis.known_errors import ErrorMatch, make_diagnosis
 from ipexctl.loop import read_known_errors
-from ipexctl.model.errors import ON_HOSTS, WITH_VENV, Hint, advise, complete_hint
+from ipexctl.model.errors import ON_HOSTS, WITH_VENV, Hint, Note, advise, complete_hint, complete_notes
 from tests.tables import read_table
 
 ROOT = Path(__file__).parents[2]
@@ -204,6 +204,8 @@ def test_a_command_gets_the_users_options_once_and_only_those_it_takes(words: tu
     assert complete_hint(hint, PLACE) == hint, "completed twice"
     assert complete_hint(advise(*words), ()) == shlex.join(["ipexctl", *words])
     parse(shlex.split(command)[1:])
+    (note,) = complete_notes([Note("x", advise(*words, text="do:"), ("n1",))], PLACE)
+    assert note == Note("x", hint, ("n1",))
 
 
 def test_any_other_text_stays_as_it_is() -> None:

@@ -33,7 +33,7 @@ from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.decide.releases.resolve import require_one_architecture
 from ipexctl.decide.releases.runtime import build_runtime
-from ipexctl.model.errors import Failure, Note, split_results
+from ipexctl.model.errors import Failure, Note, complete_notes, split_results
 from ipexctl.model.events import HostFailed, Message, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Command, Host, Inventory, LinkError
@@ -48,7 +48,7 @@ from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
 from ipexctl.verbs.common.nested import run_nested
-from ipexctl.verbs.common.select import suggest_limit
+from ipexctl.verbs.common.select import list_flags, suggest_limit
 from ipexctl.verbs.files.project import Project
 from ipexctl.verbs.files.sync import sync
 from ipexctl.verbs.run.attempt import LaunchAttempt
@@ -206,7 +206,8 @@ def make_attempt(prepared: Prepared, context: Context) -> LaunchAttempt:
     config, options = request.config, parse_options(read_data("options.toml"))
     launch = build_launch(task, name, hosts, runtimes, script, settings, config=config, options=options, starts=starts)
     sha256 = hash_file(request.script) if request.starts[0].is_file else ""
-    launch = replace(launch, command=command, warnings=(*prepared.notes, *launch.warnings), script_sha256=sha256)
+    warnings = complete_notes([*prepared.notes, *launch.warnings], list_flags(prepared.inventory, task.venv))
+    launch = replace(launch, command=command, warnings=warnings, script_sha256=sha256)
     run_dirs = {
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.planned
     }
