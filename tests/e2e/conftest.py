@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster import Cluster, Spec, missing
 from tests.e2e.environments import SHARED_CACHE, KeptEnvironment, room_is_short, unpacking
-from tests.e2e.workspace import CommandResult, Workspace, clean, lend, light
+from tests.e2e.workspace import CommandResult, Started, Workspace, clean, lend, light
 from tests.stock import group, mpich, stock
 
 __all__ = ["group", "mpich", "stock"]
@@ -42,17 +42,9 @@ def workspace(hosts: Cluster, tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def start(workspace: Workspace) -> Iterator[Callable[..., object]]:
+def start(workspace: Workspace) -> Iterator[Callable[..., Started]]:
     """`Workspace.start`, ended with the test."""
-    begun = []
-
-    def start(*words: str | Path, **env: str) -> object:
-        begun.append(workspace.start(*words, **env))
-        return begun[-1]
-
-    yield start
-    for command in begun:
-        command.close()
+    yield from workspace.start_for_test()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +125,18 @@ class Workspace:
     def start(self, *words: str | Path, **env: str) -> Started:
         """Begins a command. Its output goes to files."""
         return Started(self, words, env)
+
+    def start_for_test(self) -> Iterator[Callable[..., Started]]:
+        """Yields `start` for a fixture, which ends what a test has begun."""
+        begun: list[Started] = []
+
+        def start(*words: str | Path, **env: str) -> Started:
+            begun.append(self.start(*words, **env))
+            return begun[-1]
+
+        yield start
+        for command in begun:
+            command.close()
 
     @property
     def records(self) -> list[Path]:

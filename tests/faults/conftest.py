@@ -78,15 +78,7 @@ def controller(new_controller: Callable[..., Workspace]) -> Workspace:
 @pytest.fixture
 def start(controller: Workspace) -> Iterator[Callable[..., Started]]:
     """`Workspace.start`, ended with the test."""
-    begun: list[Started] = []
-
-    def start(*words: str | Path, **env: str) -> Started:
-        begun.append(controller.start(*words, **env))
-        return begun[-1]
-
-    yield start
-    for command in begun:
-        command.close()
+    yield from controller.start_for_test()
 
 
 # the count ---------------------------------------------------------------------------------------------------------

@@ -2,17 +2,21 @@
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
+from types import MappingProxyType
 
 import pytest
 
 from ipexctl.act import agent
 from ipexctl.decide.diagnosis.stack_traces import parse_main_thread, read_errors
 from ipexctl.model.events import RankStack
+from ipexctl.protocol import rank_records
 from ipexctl.protocol.hooks import (
     COLLECTIVES,
     DIRECTORY_ENV,
@@ -46,21 +50,38 @@ while True:
 """
 
 
-def test_a_process_that_waits_for_a_core_is_waited_for(tmp_path: Path) -> None:
-    (tmp_path / RANKS).mkdir()
-    words = [sys.executable, "-c", RANK, str(tmp_path / RANKS / f"0{STACKS}"), str(int(STACKS_SIGNAL))]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as rank:
+@contextmanager
+def start_rank(directory: Path, script: str, env: Mapping[str, str] = MappingProxyType({})) -> Iterator[Popen[str]]:
+    """A rank that runs this script and has said that it is ready. It gets the file of its stacks, and the signal."""
+    (directory / RANKS).mkdir()
+    words = [sys.executable, "-c", script, str(directory / RANKS / f"0{STACKS}"), str(int(STACKS_SIGNAL))]
+    with Popen(words, stdout=PIPE, text=True, env={**os.environ, **env}) as rank:
         try:
             assert rank.stdout
             assert rank.stdout.readline() == "ready\n"
-            wrapper = procs.find_process(os.getpid())
-            assert wrapper
-            spec = SPEC._replace(timings=SPEC.timings._replace(stacks=0.01, node_lease=600.0))
-            stacks = collect_stacks(str(tmp_path), {0: wrapper}, spec, time.monotonic())
-            [result] = [stack for stack in stacks if stack.pid == rank.pid]
-            assert result.text == "the stacks"
+            yield rank
         finally:
             rank.kill()
+
+
+def install_hooks(directory: Path) -> dict[str, str]:
+    """Puts our hooks beside a rank's files; returns its variables."""
+    for name, data in agent.read_hooks().items():
+        (directory / name).write_bytes(data)
+    return {"PYTHONPATH": str(directory), DIRECTORY_ENV: str(directory), RANK_ENV: "0"}
+
+
+def collect(directory: Path, **timings: float) -> dict[int, rank_records.RankStack]:
+    """What is learnt of the processes of a rank, whose wrapper we are, by their ids."""
+    wrapper = procs.find_process(os.getpid())
+    assert wrapper
+    spec = SPEC._replace(timings=SPEC.timings._replace(**timings))
+    return {stack.pid: stack for stack in collect_stacks(str(directory), {0: wrapper}, spec, time.monotonic())}
+
+
+def test_a_process_that_waits_for_a_core_is_waited_for(tmp_path: Path) -> None:
+    with start_rank(tmp_path, RANK) as rank:
+        assert collect(tmp_path, stacks=0.01, node_lease=600.0)[rank.pid].text == "the stacks"
 
 
 ENDS = """
@@ -75,18 +96,10 @@ open(ask)  # until it is asked
 
 
 def test_a_process_that_ends_while_it_is_asked_harms_nobody(tmp_path: Path) -> None:
-    (tmp_path / RANKS).mkdir()
-    words = [sys.executable, "-c", ENDS, str(tmp_path / RANKS / f"0{STACKS}"), str(int(STACKS_SIGNAL))]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as rank:
-        assert rank.stdout
-        assert rank.stdout.readline() == "ready\n"
+    with start_rank(tmp_path, ENDS) as rank:
         wait(lambda: (process := procs.find_process(rank.pid)) and process.state == "S")  # where it can be asked
         threading.Thread(target=rank.wait).start()  # as the wrapper, which leaves nothing of its number
-        wrapper = procs.find_process(os.getpid())
-        assert wrapper
-        spec = SPEC._replace(timings=SPEC.timings._replace(stacks=3.0, node_lease=600.0))
-        stacks = collect_stacks(str(tmp_path), {0: wrapper}, spec, time.monotonic())
-        assert [stack.state for stack in stacks if stack.pid == rank.pid] == ["X"]
+        assert collect(tmp_path, stacks=3.0, node_lease=600.0)[rank.pid].state == "X"
 
 
 TORCH = """
@@ -126,7 +139,7 @@ def ask(directory: Path, script: str, awaited: str) -> list[str]:
     (directory / "rank.py").write_text(f"import json, time\n{script}")
     env = {**os.environ, "PYTHONPATH": str(own), DIRECTORY_ENV: str(directory), RANK_ENV: "0"}
     words = [sys.executable, str(directory / "rank.py")]
-    with subprocess.Popen(words, env=env, stderr=subprocess.DEVNULL) as rank:
+    with Popen(words, env=env, stderr=DEVNULL) as rank:
         try:
             wrapper = procs.find_process(os.getpid())
             assert wrapper
@@ -174,20 +187,8 @@ while True:
 
 def test_a_rank_that_holds_pythons_lock_is_seen(tmp_path: Path) -> None:
     """As in a regular expression: it tells of no collectives, and is given the time for its stacks all the same."""
-    (tmp_path / RANKS).mkdir()
-    script = RANK.partition('print("ready"')[0] + HOLDS
-    words = [sys.executable, "-c", script, str(tmp_path / RANKS / f"0{STACKS}"), str(int(STACKS_SIGNAL))]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as rank:
-        try:
-            assert rank.stdout
-            assert rank.stdout.readline() == "ready\n"
-            wrapper = procs.find_process(os.getpid())
-            assert wrapper
-            spec = SPEC._replace(timings=SPEC.timings._replace(stacks=0.01, node_lease=30.0))
-            stacks = collect_stacks(str(tmp_path), {0: wrapper}, spec, time.monotonic())
-            assert [stack.text for stack in stacks if stack.pid == rank.pid] == ["the stacks"]
-        finally:
-            rank.kill()
+    with start_rank(tmp_path, RANK.partition('print("ready"')[0] + HOLDS) as rank:
+        assert collect(tmp_path, stacks=0.01, node_lease=30.0)[rank.pid].text == "the stacks"
 
 
 THREAD = """
@@ -285,26 +286,15 @@ while True:
 
 def test_a_rank_that_computes_survives_many_requests(tmp_path: Path) -> None:
     """Read by another thread without Python's lock its stacks are freed memory: one of 250 looks was its end."""
-    (tmp_path / RANKS).mkdir()
-    for name, data in agent.read_hooks().items():
-        (tmp_path / name).write_bytes(data)
-    env = {**os.environ, "PYTHONPATH": str(tmp_path), DIRECTORY_ENV: str(tmp_path), RANK_ENV: "0"}
-    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True, env=env) as rank:
-        try:
-            assert rank.stdout
-            assert rank.stdout.readline() == "ready\n"
-            wrapper = procs.find_process(os.getpid())
-            assert wrapper
-            [stack] = collect_stacks(str(tmp_path), {0: wrapper}, SPEC, time.monotonic())
-            assert parse_main_thread(stack.text), "the gentle way is the one that is taken"
-            size = os.path.getsize(tmp_path / RANKS / f"0{STACKS}")
-            for _ in range(1500):
-                os.kill(rank.pid, STACKS_REQUEST)
-                time.sleep(0.001)
-            wait(lambda: os.path.getsize(tmp_path / RANKS / f"0{STACKS}") > 100 * size)
-            assert rank.poll() is None
-        finally:
-            rank.kill()
+    with start_rank(tmp_path, BUSY, install_hooks(tmp_path)) as rank:
+        [stack] = collect(tmp_path).values()
+        assert parse_main_thread(stack.text), "the gentle way is the one that is taken"
+        size = os.path.getsize(tmp_path / RANKS / f"0{STACKS}")
+        for _ in range(1500):
+            os.kill(rank.pid, STACKS_REQUEST)
+            time.sleep(0.001)
+        wait(lambda: os.path.getsize(tmp_path / RANKS / f"0{STACKS}") > 100 * size)
+        assert rank.poll() is None
 
 
 SLEEPS = """
@@ -323,19 +313,11 @@ print(left, os.waitpid(child, 0)[1] >> 8, flush=True)
 
 def test_a_rank_is_not_changed_by_being_asked(tmp_path: Path) -> None:
     """A C function that sleeps, poll()s or connects would end at the signal, with Python's lock held or without it."""
-    (tmp_path / RANKS).mkdir()
-    for name, data in agent.read_hooks().items():
-        (tmp_path / name).write_bytes(data)
-    env = {**os.environ, "PYTHONPATH": str(tmp_path), DIRECTORY_ENV: str(tmp_path), RANK_ENV: "0"}
-    with subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.PIPE, text=True, env=env) as rank:
+    with start_rank(tmp_path, SLEEPS, install_hooks(tmp_path)) as rank:
         assert rank.stdout
-        assert rank.stdout.readline() == "ready\n"
-        wrapper = procs.find_process(os.getpid())
-        assert wrapper
 
         def ask() -> dict[int, str]:
-            asked = collect_stacks(str(tmp_path), {0: wrapper}, SPEC, time.monotonic())
-            return {stack.pid: stack.text for stack in asked}
+            return {pid: stack.text for pid, stack in collect(tmp_path).items()}
 
         text = ask()[rank.pid]
         assert parse_main_thread(text)[0].line == 5, text

@@ -294,6 +294,11 @@ class Cluster:
     def cut(self, host: str) -> None:
         self.cuts |= {pair for other in self.hosts if other != host for pair in ((host, other), (other, host))}
 
+    def play(self, history: "Histories") -> None:
+        for steps, event in history:
+            self.step(steps)
+            self.harm(*event)
+
     def harm(self, what: str, one: str, other: str) -> None:
         """One event of a history, or its mending."""
         if what == "cut" and one != other:
@@ -349,9 +354,7 @@ many_histories = settings(
 @given(list_histories((*HARMS, "crash", "hang", "go on"), HOSTS), DELAYS, st.sampled_from((0, 3, 4)))
 def test_ranks_of_two_attempts_never_compute_at_once(history: Histories, delays: list[float], used: int) -> None:
     played = Cluster(delays, used)
-    for steps, event in history:
-        played.step(steps)
-        played.harm(*event)
+    played.play(history)
     played.step(300)
 
 
@@ -359,9 +362,7 @@ def test_ranks_of_two_attempts_never_compute_at_once(history: Histories, delays:
 @given(list_histories(HARMS, "bcde"), DELAYS)
 def test_without_another_leader_every_history_ends(history: Histories, delays: list[float]) -> None:
     played = Cluster(delays, 0, leaders="")
-    for steps, event in history:
-        played.step(steps)
-        played.harm(*event)
+    played.play(history)
     played.feed(played.keepers["a"], messages.StopRun("enough"))
     played.step(600)
     assert [end.reason for end in played.closed] in ([reason] for reason in ("stopped", "rank", "lost", "launch"))
@@ -424,9 +425,7 @@ def list_splits(draw: st.DrawFn) -> tuple[str, Histories]:
 def test_the_halves_of_a_split_run_never_compute_at_once(split: tuple[str, Histories], delays: list[float]) -> None:
     hosts, history = split
     played = Cluster(delays, 0, hosts[:4], hosts)
-    for steps, event in history:
-        played.step(steps)
-        played.harm(*event)
+    played.play(history)
     played.step(300)
 
 

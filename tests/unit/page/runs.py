@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Literal
 
 from ipexctl.decide.page.build import build_page
-from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import make_report
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
@@ -19,7 +18,7 @@ from ipexctl.model.facts import Facts, Interface
 from ipexctl.model.launch import PlannedHost, PlannedLaunch, PlannedVariable, RankPlacement
 from ipexctl.model.page import DoctorRecord, RunPage
 from ipexctl.model.reports import Finding
-from tests.unit.show.streams import START, facts, names
+from tests.unit.show.streams import START, facts, fold_state, names
 
 GIB = 1 << 30
 KINDS = ("good", "failed", "hang", "lost")
@@ -213,7 +212,5 @@ END = {"good": end_well, "failed": end_failed, "hang": end_hanging, "lost": end_
 
 def fold_page(stream: Iterable[Stamped], doctor: DoctorRecord | None = None) -> RunPage:
     """The page of these events as a value."""
-    fold = RunFold()
-    for stamped in stream:
-        fold.handle_event(stamped)
-    return build_page(fold.state, make_report(fold.state, read_known_errors), doctor, read_known_errors)
+    state = fold_state(stream)
+    return build_page(state, make_report(state, read_known_errors), doctor, read_known_errors)

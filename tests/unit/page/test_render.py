@@ -32,7 +32,7 @@ from ipexctl.verbs.run.page_sink import PAGE, PageSink
 from ipexctl.verbs.run.report import read_page
 from tests.unit.page.runs import EVIL, KINDS, fold_page, make_doctor, make_run
 from tests.unit.page.test_build import read_recorded
-from tests.unit.show.streams import START, feed, fold, names
+from tests.unit.show.streams import START, feed, fold, names, save
 
 
 class Reader(HTMLParser):
@@ -255,10 +255,7 @@ def saved(tmp_path: Path) -> Path:
     record = RunRecord(tmp_path / "runs", make_name(START))
     stream = list(make_run("failed"))
     token = Stamped(START + 30, e.Output(0, "xeon01", "out", b"using hf_abcdefghijklmnopqrstuv and hunter2!\n"))
-    for stamped in [*stream[:100], token, *stream[100:]]:
-        record.handle_event(stamped)
-    record.close(fold(stream))
-    return record.directory
+    return save(record, [*stream[:100], token, *stream[100:]]).directory
 
 
 def make_context(state: Path, environ: dict[str, str]) -> Context:

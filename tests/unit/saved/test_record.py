@@ -44,11 +44,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def record(runs: Path, stream: list[Stamped], verb: str = "run", report: bool = True) -> RunRecord:
-    made = RunRecord(runs, f"1120-103112-{len([*runs.glob('*')]):x}000")
-    for stamped in stream:
-        made.handle_event(stamped)
-    made.close(fold(stream) if report else None)
-    return made
+    return streams.save(RunRecord(runs, f"1120-103112-{len([*runs.glob('*')]):x}000"), stream, report=report)
 
 
 def out(rank: int, data: bytes, at: float = AT, stream: e.Stream = "out") -> Stamped:

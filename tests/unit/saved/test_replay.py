@@ -86,12 +86,7 @@ def test_a_paused_view_holds_the_replay() -> None:
 
 
 def record(runs: Path) -> RunRecord:
-    stream = list(streams.run(1, steps=4))
-    made = RunRecord(runs, make_name(streams.START))
-    for stamped in stream:
-        made.handle_event(stamped)
-    made.close(fold(stream))
-    return made
+    return streams.save(RunRecord(runs, make_name(streams.START)), streams.run(1, steps=4))
 
 
 def test_plain_output_is_the_same_at_any_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

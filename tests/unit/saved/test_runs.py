@@ -35,10 +35,7 @@ DAY = 86400.0
 
 def save(runs: Path, stream: list[Stamped], verb: str = "run", at: float = AT, report: bool = True) -> Path:
     """A saved run; as old as ``at``, also by its files."""
-    record = RunRecord(runs, make_name(at))
-    for stamped in stream:
-        record.handle_event(stamped)
-    record.close(fold(stream) if report else None)
+    record = streams.save(RunRecord(runs, make_name(at)), stream, report=report)
     for path in record.directory.rglob("*"):
         os.utime(path, (at, at), follow_symlinks=False)
     return record.directory
@@ -132,10 +129,7 @@ def test_a_doctor_that_found_errors_names_the_first(runs: Path) -> None:
 
 def test_a_run_has_one_name_however_many_watched_it(runs: Path) -> None:
     for at in range(3):
-        record = RunRecord(runs, "1120-103112-a3f2")
-        for stamped in streams.run(1, steps=2):
-            record.handle_event(stamped)
-        record.close(fold(streams.run(1, steps=2)))
+        record = streams.save(RunRecord(runs, "1120-103112-a3f2"), streams.run(1, steps=2))
         os.utime(record.directory / "events.jsonl", (at, at))
     assert sorted(path.name for path in runs.iterdir()) == [f"1120-103112-a3f2{end}" for end in ("", "~2", "~3")]
     [run] = answer_of(list_runs(runs, (), RunFilter())).runs

@@ -16,7 +16,6 @@ from ipexctl.verbs.run.manage import add_saved_end
 from ipexctl.verbs.run.run_discovery import DiscoveredRun
 from ipexctl.verbs.run.saved_logs import find_ended_run, print_newest_output, print_saved_output, print_saved_stacks
 from tests.unit.show import streams
-from tests.unit.show.streams import fold
 
 FAULT = 'Thread 0x1 (most recent call first):\n  File "/home/u/train.py", line %d in wait\n'
 
@@ -26,10 +25,7 @@ def save(runs: Path, *more: e.Event, ended: bool = True, silent: int = -1) -> No
     stream = [stamped for stamped in streams.run(2, 2, steps=3) if ended or not isinstance(stamped.event, e.RunEnded)]
     stream = [each for each in stream if not (isinstance(each.event, e.Output) and each.event.rank == silent)]
     stream[-2:-2] = [e.Stamped(stream[-2].at, event) for event in more]
-    made = RunRecord(runs, make_name(streams.START))
-    for stamped in stream:
-        made.handle_event(stamped)
-    made.close(fold(stream))
+    streams.save(RunRecord(runs, make_name(streams.START)), stream)
 
 
 def test_a_run_that_was_watched_to_its_end_has_its_logs_here(tmp_path: Path) -> None:

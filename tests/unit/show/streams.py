@@ -23,6 +23,7 @@ from ipexctl.model.facts import Facts, Installed, NumaNode, Python
 from ipexctl.model.reports import CommandReport, Finding, LostOutput, StallPlace
 from ipexctl.model.run_state import RunState
 from ipexctl.model.stack import StackMpi, StackSummary
+from ipexctl.store.record import RunRecord
 
 START = 1_763_631_060.0
 GIB = 1 << 30
@@ -313,6 +314,15 @@ def stamp(events: list[Event], start: float = START, step: float = 0.1) -> list[
 def fold(events: Iterable[Stamped], *, lost: LostOutput | None = None) -> CommandReport:
     """The report of a whole stream."""
     return make_report(fold_state(events), lost=lost)
+
+
+def save(record: RunRecord, events: Iterable[Stamped], *, report: bool = True) -> RunRecord:
+    """Writes a whole stream, and its report, into a record."""
+    stream = list(events)
+    for stamped in stream:
+        record.handle_event(stamped)
+    record.close(fold(stream) if report else None)
+    return record
 
 
 def feed(sink: Any, events: Iterable[Stamped]) -> RunState:
