@@ -102,6 +102,7 @@ def build_host_env(
     if task.port:
         put("MASTER_PORT", str(task.port), "--port", by_user=True)
     put("GLOO_SOCKET_IFNAME", interface, "interface of this host")
+    put("TP_SOCKET_IFNAME", interface, "interface of this host, for torch.distributed.rpc")
     if run.size >= _LAZY_INIT_RANKS:
         put("TORCH_GLOO_LAZY_INIT", "1", f"{run.size} ranks: Gloo else connects each to each other")
     put("FI_TCP_IFACE", interface, "interface of this host")

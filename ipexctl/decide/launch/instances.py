@@ -18,7 +18,8 @@ LATENCY = 4  # cores of an instance in the launchers' latency mode
 BACKEND = "none"
 BECAUSE = "instances are independent of each other"
 _LIBFABRIC = ("FI_TCP_IFACE", "FI_PROVIDER", "FI_TCP_PORT_LOW_RANGE", "FI_TCP_PORT_HIGH_RANGE")
-RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "IPEXCTL_BACKEND", *_LIBFABRIC)
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", *_INTERFACES, "IPEXCTL_BACKEND", *_LIBFABRIC)
 
 
 def check_options(task: Run) -> None:

@@ -140,7 +140,7 @@ def test_every_host_gets_its_own_cores_interface_and_directory() -> None:
         (1, "node0", 1, (4, 5, 6, 7)),
         (2, "node1", 0, (0, 1, 2, 3, 4, 5)),
     ]
-    for name in ("GLOO_SOCKET_IFNAME", "FI_TCP_IFACE"):
+    for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE"):
         assert [value(two, host, name) for host in (0, 1)] == ["eth0", "ens3"]
     assert [value(two, host, "MASTER_ADDR") for host in (0, 1)] == ["192.0.2.10"] * 2
     assert [place.env["OMP_NUM_THREADS"] for place in two.places] == ["4", "4", "6"]
