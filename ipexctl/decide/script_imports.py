@@ -82,8 +82,9 @@ def find_doubtful_imports(
     places: dict[str, str] = {}
     modules, followed = [script], set[str]()
     for module in modules:  # which grows
-        nodes = walk_certain(parse_script(module.code), is_script=not module.name)
-        if _FINDERS.search(module.code):
+        tree = parse_script(module.code)
+        nodes = walk_certain(tree, is_script=not module.name)
+        if _FINDERS.search(module.code) and _FINDERS.search(_list_words(tree)):
             if any(map(_changes_finders, nodes)):
                 return {}  # what is imported after it may lie anywhere
             continue
@@ -97,6 +98,19 @@ def find_doubtful_imports(
             elif known.isdisjoint({top, top.replace("_", "-"), table.distributions.get(top, top).lower()}):
                 places.setdefault(top, f"{printable(module.name)} line {line}".lstrip())
     return places
+
+
+def _list_words(tree: ast.Module) -> str:
+    """The names and texts of each line, without comments and docstrings: how to install something stands in many."""
+    remarks = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    lines: dict[int, list[str]] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(owner), attr=name):
+                lines.setdefault(node.lineno, []).append(f"{owner}.{name}")
+            case ast.Name(id=word) | ast.alias(name=word) | ast.Constant(value=str(word)) if node not in remarks:
+                lines.setdefault(node.lineno, []).append(word)
+    return "\n".join(map(" ".join, lines.values()))
 
 
 def _changes_finders(node: ast.AST) -> bool:

@@ -54,6 +54,11 @@ main()
     assert doubtful(deep) in ({"timm": 2}, {}), "Python of some versions cannot read it"
 
 
+def test_a_comment_or_docstring_on_how_to_install_changes_nothing() -> None:
+    text = '"""Needs: pip install timm"""\n# pip install x, then sys.path\nimport timm\n'
+    assert doubtful(text) == {"timm": 3}
+
+
 @pytest.mark.parametrize("text", read_table("script_imports/unneeded_imports"))
 def test_what_may_not_be_needed_or_may_be_found_elsewhere_is_not_reported(text: str) -> None:
     assert doubtful(text, "helper", "pkg", "space") == {}
