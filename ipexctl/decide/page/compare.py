@@ -8,6 +8,7 @@ from statistics import median, quantiles
 
 from ipexctl.decide.page.cluster import list_properties
 from ipexctl.model.answers.saved import CompareAnswer, FigureRatio, RankSpread, ReportedRun, RunDifference
+from ipexctl.model.errors import Exit
 from ipexctl.model.page import Curve, Figure, RunPage, SpanKind
 from ipexctl.model.text import group_pairs, join_names
 
@@ -148,8 +149,8 @@ def _summarise_run(name: str, page: RunPage) -> ReportedRun:
     if run and run.lost_loss:
         lost_loss = run.lost_loss.value + ("" if run.lost_loss.step is None else f" since step {run.lost_loss.step}")
         figures.pop("loss", None)  # the last one that was a number
-    if run and run.good:
-        result = lost_loss or "ok"
+    if run and run.good:  # which may have gone on without hosts that it lost
+        result = lost_loss or ("lost" if page.report.exit is Exit.LOST else "ok")
     hosts = tuple(host.host for host in page.hosts)
     energy = sum(joules) if joules else None
     return ReportedRun(

@@ -9,6 +9,7 @@ import pytest
 from ipexctl.decide.page.compare import compare_runs, overlay_figures
 from ipexctl.model import events as e
 from ipexctl.model.answers.saved import CompareAnswer, RunDifference
+from ipexctl.model.errors import Exit
 from ipexctl.model.events import Stamped
 from ipexctl.model.launch import PlannedVariable
 from ipexctl.model.page import RunPage
@@ -46,6 +47,14 @@ def pages() -> list[tuple[str, RunPage]]:
 @pytest.fixture(scope="module")
 def answer(pages: list[tuple[str, RunPage]]) -> CompareAnswer:
     return compare_runs(pages)
+
+
+def test_a_run_that_ended_well_without_a_host_is_no_good_one(pages: list[tuple[str, RunPage]]) -> None:
+    page = pages[0][1]
+    lost = replace(page, report=replace(page.report, exit=Exit.LOST))
+    answer = compare_runs([*pages[:1], ("lost", lost)])
+    assert [run.result for run in answer.compared] == ["ok", "lost"]
+    assert "B was lost" in answer.summary[0]
 
 
 def test_what_differed_in_plan_variables_and_stack_is_named_with_both_values(answer: CompareAnswer) -> None:
