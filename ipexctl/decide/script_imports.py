@@ -290,6 +290,16 @@ def describe_missing_modules(
     return (Note("missing-module", Hint(words, f"{text}:").keep_installed(host)),)
 
 
+def describe_hiding_modules(files: Iterable[str]) -> tuple[Note, ...]:
+    """Warns of files among the project's modules that have the name of a module of Python, which they stand before."""
+    hiding = sorted({file for file in files if file.removesuffix(".py") in sys.stdlib_module_names})
+    if not hiding:
+        return ()
+    names, verb = join_names([printable(file) for file in hiding], 5), "hides" if len(hiding) == 1 else "hide"
+    text = f"{names} in the project's root {verb} Python's own module of that name"
+    return (Note("hiding-module", f"{text}: rename it, or leave the root out of the ranks' path (--env PYTHONPATH=)"),)
+
+
 def describe_local_modules(places: Mapping[str, str], script: str) -> tuple[Note, ...]:
     """Returns a note about modules (name → place) that lie in the current directory, of which a part is sent."""
     names = join_names([f"{printable(name)} ({place})" for name, place in places.items()], 5)

@@ -14,6 +14,7 @@ from ipexctl.decide.script_imports import (
     FIND_MISSING,
     Module,
     describe_emptiness,
+    describe_hiding_modules,
     describe_local_modules,
     describe_missing_modules,
     find_doubtful_imports,
@@ -200,6 +201,12 @@ def test_the_interpreter_is_asked_and_imports_nothing(tmp_path: Path) -> None:
     words = [sys.executable, "-c", FIND_MISSING, str(tmp_path), *names]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["nowhere_to_be_found"]
+
+
+def test_files_of_the_project_that_hide_modules_of_python_are_named() -> None:
+    (note,) = describe_hiding_modules(["train.py", "types.py", "queue.py"])
+    assert str(note).startswith("queue.py, types.py in the project's root hide Python's own module of that name: ")
+    assert describe_hiding_modules(["train.py", "kinds.py"]) == ()
 
 
 def test_the_warning_holds_the_command_that_helps() -> None:

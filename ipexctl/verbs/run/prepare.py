@@ -115,6 +115,9 @@ def prepare_launch(
         notes = (*describe_gpu_needs(text, str(script), parse_rules(read_data("migrate.toml"))), *notes)
     if script and "PYTHONPATH" not in request.settings:
         notes = (*_check_imports(request, script, inventory.head, facts, places, context), *notes)
+        paths = [request.project.root / path for path in request.project.list_import_paths()]
+        files = [file.name for path in paths if path != script.resolve().parent for file in path.glob("*.py")]
+        notes = (*script_imports.describe_hiding_modules(files), *notes)
     wanted, asked_by = choose_mpi(task.mpi, facts)
     launcher = (yield from find_hosts_mpi(wanted, inventory.hosts, context, named=asked_by)) if wanted else None
     if isinstance(launcher, dict):  # some hosts have none
