@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -211,17 +212,9 @@ def test_a_command_with_a_process_left_in_the_background_ends_when_it_ends_itsel
 
 
 def test_several_threads_may_use_one_link(real_link: Link) -> None:
-    results: dict[int, bytes] = {}
-
-    def body(number: int) -> None:
-        results[number] = real_link.run(sh(f"sleep 0.1; echo {number}", timeout=30)).out
-
-    threads = [threading.Thread(target=body, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == {n: f"{n}\n".encode() for n in range(8)}
+    with ThreadPoolExecutor(8) as pool:
+        done = [*pool.map(lambda n: real_link.run(sh(f"sleep 0.1; echo {n}", timeout=30)), range(8))]
+    assert [each.out for each in done] == [f"{n}\n".encode() for n in range(8)]
 
 
 def test_pieces_of_a_stream_come_as_they_are_written(streaming_link: Link) -> None:

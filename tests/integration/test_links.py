@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -605,13 +606,8 @@ def test_hosts_behind_a_jump_host_share_one_connection_to_it(server: Server, tmp
     with sshd(tmp_path / "jump") as jump:
         links = Links(config=jumping(tmp_path, jump, "127.0.0.1"))
         hosts = [server.host(f"n{n}", vars={"known_hosts": str(server.known_hosts)}) for n in range(4)]
-        outs: list[str] = []
-        threads = [threading.Thread(target=lambda h=h: outs.append(links.open(h).run(UNAME).text)) for h in hosts]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert outs == ["Linux\n"] * 4
+        with ThreadPoolExecutor(4) as pool:
+            assert [*pool.map(lambda host: links.open(host).run(UNAME).text, hosts)] == ["Linux\n"] * 4
         assert jump.log.count("Accepted publickey") == 1
         links.close()
 

@@ -59,7 +59,7 @@ class Script(Record):
 def read_script(text: str, table: ImportTable, neighbours: Collection[str] = ()) -> Script:
     """``neighbours`` are the modules beside it. Empty for a script that cannot be parsed."""
     imports: dict[str, None] = {}
-    nodes_to_visit: list[ast.AST] = [parse_script(text) or ast.Module([], [])]
+    nodes_to_visit: list[ast.AST] = [parse_script(text)]
     while nodes_to_visit:  # but for functions: what they import may never be needed
         node = nodes_to_visit.pop()
         imports |= dict.fromkeys(list_module_names(node))

@@ -90,12 +90,8 @@ def choose_venv(named: str | None, inventory: Inventory, facts: Mapping[str, Fac
     if len(paths) > 1 or not paths[0].startswith("/"):
         what = "the environment must have the same absolute path on all hosts (Intel MPI starts its helpers by it)"
         reasons = [f"{', '.join(h for h, p in wanted.items() if p == path)}: {path}" for path in paths]
-        raise UsageError(
-            what,
-            reasons=reasons,
-            hint=advise("install", "--venv", "/opt/ipexctl", text="a path that all hosts have, such as:"),
-            exit=Exit.STEP,
-        )
+        hint = advise("install", "--venv", "/opt/ipexctl", text="a path that all hosts have, such as:")
+        raise UsageError(what, reasons=reasons, hint=hint, exit=Exit.STEP)
     return paths[0]
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -231,11 +232,9 @@ def test_many_viewers_are_one_drawing(page: LivePage, monkeypatch: pytest.Monkey
         if stamped.at > START + 20:
             break
         page.handle_event(stamped.event)
-    viewers = [threading.Thread(target=page.draw) for _ in range(20)]
-    for viewer in viewers:
-        viewer.start()
-    for viewer in viewers:
-        viewer.join()
+    with ThreadPoolExecutor(20) as viewers:
+        for _ in range(20):
+            viewers.submit(page.draw)
     assert drawn == [True]
 
 
