@@ -110,6 +110,20 @@ def test_a_stall_its_stacks_and_what_they_say_together() -> None:
     assert describe(message) == ("info", "", "resumed", "the stalled ranks make progress again")
 
 
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [({"signal": 9}, "signal 9"), ({"status": 3}, "exit code 3"), ({"abort": 7}, "MPI_Abort(7)"),
+     ({"status": 1, "error": "KeyError: 'x'\nmore"}, "KeyError: 'x'")],
+)  # fmt: skip
+def test_a_restart_has_how_the_rank_ended_for_which_it_is(end: dict[str, Any], why: str) -> None:
+    ended = rank_records.RankEnded(1, "node1", **end)
+    other = rank_records.RankEnded(0, "node0", signal=15, by_us=True)
+    *_, over, warning = read(other, ended, journal.AttemptEnded("rank", "rank 1 on node1 failed", 1, 2))
+    assert isinstance(over, e.RunEnded)
+    assert over.detail == f"rank 1 on node1 failed ({why})"
+    assert describe(warning)[3] == f"rank 1 on node1 failed ({why}): starting again (1 of 2)"
+
+
 def test_what_a_stall_stands_at_is_reported_again_only_once_it_has_changed() -> None:
     def look(seconds: float, line: int) -> list[Any]:
         text = f'Thread 0x1 (most recent call first):\n  File "train.py", line {line} in step\n'
