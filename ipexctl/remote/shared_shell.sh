@@ -27,3 +27,4 @@ while await; do
   printf '\n%s %s\n' "$nonce" "$?"
   printf '\n%s\n' "$nonce" >&3
 done
+exit 255 # of a command that came too late
