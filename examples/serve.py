@@ -35,6 +35,7 @@ from typing import Any
 
 RANK = int(os.environ.get("RANK", "0"))
 HEAD = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
+FAMILY = socket.AF_INET6 if ":" in HEAD[0] else socket.AF_INET
 TOKEN = os.environ.get("SERVE_TOKEN", "")
 KEYS = ("VLLM_API_KEY", "LLAMA_API_KEY")  # where servers of others read the key of their API
 BEAT = 1.0  # seconds between two words of a replica
@@ -43,6 +44,10 @@ SILENCE = 5.0  # seconds after which one without a word gets no more requests
 PATIENCE = 600.0  # seconds in which a replica must begin to answer, and between two pieces of its answer
 LARGEST = 1 << 24  # bytes of a request
 LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy is between hosts of a run
+
+
+class Server(ThreadingHTTPServer):
+    address_family = FAMILY
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -54,12 +59,15 @@ class Handler(BaseHTTPRequestHandler):
         self.handle_request(b"")
 
     def do_POST(self) -> None:
-        size = int(self.headers.get("Content-Length") or 0)
-        if size > LARGEST:
+        size = self.headers.get("Content-Length", "0")
+        if not size.isdecimal() or "Transfer-Encoding" in self.headers:
+            self.close_connection = True
+            self.reply(411, {"error": "the request does not tell its length (Content-Length)"})
+        elif int(size) > LARGEST:
             self.close_connection = True
             self.reply(413, {"error": "the request is too large"})
         else:
-            self.handle_request(self.rfile.read(size))
+            self.handle_request(self.rfile.read(int(size)))
 
     def handle_request(self, body: bytes) -> None:
         key = self.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -68,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             self.answer(body)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, http.client.InvalidURL) as error:
             self.reply(400, {"error": f"the request cannot be read: {error}"})
 
     def answer(self, body: bytes) -> None:
@@ -86,11 +94,17 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+def write_place(address: str, port: int) -> str:
+    """Returns an address with its port, as in a URL."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 def call(address: str, port: int, path: str, body: bytes | None = None) -> int:
     """Returns the status of an answer. Raises `OSError`."""
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
     try:
-        with LOCAL.open(urllib.request.Request(f"http://{address}:{port}{path}", body, headers), timeout=5) as response:
+        url = f"http://{write_place(address, port)}{path}"
+        with LOCAL.open(urllib.request.Request(url, body, headers), timeout=5) as response:
             return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -143,7 +157,7 @@ def serve_prompts(args: argparse.Namespace, address: str, port: int) -> Any:
             choices = [{"index": 0, "finish_reason": "stop", **choice}]
             self.reply(200, {"object": kind, "model": args.name, "choices": choices})
 
-    server = ThreadingHTTPServer((address, port), Replica)
+    server = Server((address, port), Replica)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 
@@ -173,7 +187,7 @@ def load(directory: str | None) -> Any:
 # the router on node0, and what keeps a replica running ---------------------------------------------------------------
 
 
-class Router(ThreadingHTTPServer):
+class Router(Server):
     """Which replicas are up, and how many requests each of them has."""
 
     def __init__(self) -> None:
@@ -212,6 +226,8 @@ class RouterHandler(Handler):
             try:
                 self.forward(place, connection, body)
                 return
+            except http.client.InvalidURL:  # of the client
+                raise
             except (OSError, http.client.HTTPException):  # it has ended before it began to answer: the next one
                 with router.lock:
                     router.seen.pop(place, None)
@@ -245,7 +261,7 @@ class RouterHandler(Handler):
 
 def run_replica(command: str | None, address: str) -> int:
     """Returns its exit code; meanwhile the router gets to know of it as long as it answers."""
-    with socket.create_server((address, 0)) as free:
+    with socket.create_server((address, 0), family=FAMILY) as free:
         port = free.getsockname()[1]
     words = [sys.executable, "-u", *sys.argv, "--replica", f"{address}:{port}"]
     if command:
@@ -258,9 +274,9 @@ def run_replica(command: str | None, address: str) -> int:
                 answer = call(address, port, "/v1/models") == 200 and call(*HEAD, "/replicas", place) == 200
                 answers += answer
                 if answer and answers == 1 and RANK == 0:
-                    print(f"the API is at http://{HEAD[0]}:{HEAD[1]}/v1", flush=True)
+                    print(f"the API is at http://{write_place(*HEAD)}/v1", flush=True)
                 if answer and answers == 2:  # the sign for --ready, when who waits for it has that address
-                    print(f"replica {RANK} is up at {address}:{port}", flush=True)
+                    print(f"replica {RANK} is up at {write_place(address, port)}", flush=True)
             except OSError:
                 pass  # it loads its model, or the router is not up yet or starts again
             time.sleep(BEAT)
@@ -282,7 +298,7 @@ def main() -> None:
         return
     if RANK == 0:
         threading.Thread(target=Router().serve_forever, daemon=True).start()
-    with socket.socket(socket.AF_INET6 if ":" in HEAD[0] else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(FAMILY, socket.SOCK_DGRAM) as probe:
         probe.connect(HEAD)
         address = probe.getsockname()[0]
     failures = 0

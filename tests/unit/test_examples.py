@@ -2,7 +2,12 @@
 
 import ast
 import json
+import os
 import shlex
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,3 +125,29 @@ def test_a_directory_that_cannot_be_written_is_named(cli: CliRunner) -> None:
 @pytest.mark.parametrize(("text", "title"), read_table("examples/the_first_sentence_is_the_title"))
 def test_the_first_sentence_is_the_title(text: str, title: str) -> None:
     assert read_title(text) == title
+
+
+@pytest.mark.parametrize(("address", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
+def test_a_request_that_is_wrong_costs_the_router_of_serve_no_replica(address: str, family: int) -> None:
+    with socket.create_server((address, 0), family=family) as free:
+        port = free.getsockname()[1]
+
+    def ask(data: bytes) -> bytes:
+        with socket.create_connection((address, port), timeout=30) as client:
+            client.sendall(data)
+            return client.recv(1 << 16).split(b" ", 2)[1]
+
+    env = {**os.environ, "MASTER_ADDR": address, "MASTER_PORT": str(port), "RANK": "0"}
+    words = [sys.executable, "-u", str(find_by_name("serve.py", "examples"))]
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
+        try:
+            assert server.stdout
+            assert server.stdout.readline().startswith("the API is at http://")
+            assert server.stdout.readline().startswith("replica 0 is up at ")
+            for length in ("-1", "x", "1\r\nTransfer-Encoding: chunked"):
+                request = f"POST /v1/completions HTTP/1.1\r\nContent-Length: {length}\r\n\r\n"
+                assert ask(request.encode()) == b"411"
+            assert ask(b"GET /\x01 HTTP/1.1\r\n\r\n") == b"400"
+            assert ask(b"GET /v1/models HTTP/1.1\r\n\r\n") == b"200"
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
