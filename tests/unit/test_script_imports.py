@@ -32,6 +32,11 @@ def doubtful(text: str, *neighbours: str) -> dict[str, int]:
     return {name: int(place.removeprefix("line ")) for name, place in places.items()}
 
 
+def find_missing(path: str, *names: str) -> list[str]:
+    """Returns the modules that an interpreter with this path does not find."""
+    return subprocess.check_output([sys.executable, "-c", FIND_MISSING, path, *names], text=True, timeout=60).split()
+
+
 def test_what_is_imported_whatever_happens_is_found_with_its_line() -> None:
     text = """\
 import os, json, tomllib
@@ -91,9 +96,7 @@ def test_a_module_of_the_project_is_its_own_and_one_of_the_current_directory_is_
     assert doubtful(text, *own) == {"third": 1}
     (note,) = describe_local_modules({"mypkg": "line 3"}, "train.py")
     assert str(note) == "train.py imports mypkg (line 3) of the current directory, which is not sent: add --project ."
-    words = [sys.executable, "-c", FIND_MISSING, f"{tmp_path}:{tmp_path / 'src'}", "mypkg", "other", "third"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.split() == ["third"]
+    assert find_missing(f"{tmp_path}:{tmp_path / 'src'}", "mypkg", "other", "third") == ["third"]
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
@@ -198,9 +201,7 @@ def test_the_interpreter_is_asked_and_imports_nothing(tmp_path: Path) -> None:
     (tmp_path / "space").mkdir()
     (tmp_path / "loud.py").write_text("raise SystemExit('imported')")
     names = ("space", "loud", "json", "sys", "nowhere_to_be_found")
-    words = [sys.executable, "-c", FIND_MISSING, str(tmp_path), *names]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.split() == ["nowhere_to_be_found"]
+    assert find_missing(str(tmp_path), *names) == ["nowhere_to_be_found"]
 
 
 def test_files_of_the_project_that_hide_modules_of_python_are_named() -> None:
