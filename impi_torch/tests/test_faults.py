@@ -164,3 +164,17 @@ def test_different_collectives_that_mpi_takes_for_the_same_are_found(run: Run, s
         "the ranks called different collectives: broadcast #5 of 12 bytes on rank 0, allreduce #5 of 12 bytes on rank 1"
     )
     assert expected in ended.err, ended.err
+
+
+@pytest.mark.parametrize("call", ["all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"])
+def test_a_collective_of_other_lengths_is_found(run: Run, call: str) -> None:
+    """Which lengths MPI takes for the same depends on the call; one rank would go on with what nobody sent."""
+    ended = run("faults", "mismatch_lengths", ranks=2, CALL=call)
+    assert ended.code not in (0, 124), ended
+    assert " #1 of 32 bytes on rank 0, " in ended.err, ended.err
+    assert " #1 of 40 bytes on rank 1" in ended.err, ended.err
+
+
+def test_lengths_that_may_differ_are_no_fault(run: Run) -> None:
+    ended = run("faults", "mismatch_lengths", ranks=2, CALL="uneven")
+    assert ended.code == 0, ended

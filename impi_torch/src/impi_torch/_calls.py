@@ -28,11 +28,8 @@ class Snapshot(NamedTuple):
     calls: Sequence[tuple[str, int]]
 
 
-def count_bytes(name: str, results: Sequence[torch.Tensor]) -> int:
-    """The bytes of a collective's results where all ranks must have as many, else 0."""
-    if name not in ("allreduce", "broadcast"):
-        return 0
-    return sum(tensor.nbytes for tensor in results if tensor.layout is torch.strided)
+def count_bytes(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors if tensor.layout is torch.strided)
 
 
 class Calls:

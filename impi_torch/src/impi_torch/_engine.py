@@ -30,7 +30,7 @@ from typing import Any, Callable, Protocol
 import torch
 from torch.distributed import Work as TorchWork
 
-from ._calls import Calls, Snapshot, count_bytes, describe_difference
+from ._calls import Calls, Snapshot, describe_difference
 from ._exits import Exits, leave
 from ._launch import ImpiError, mpi
 
@@ -105,10 +105,12 @@ class Work(TorchWork):
         results: list[torch.Tensor],
         limit: float,
         peer: int | None = None,
+        size: int = 0,
     ) -> None:
         super().__init__()
         self.group, self.name, self.operation, self.results = group, name, operation, results
         self.limit, self.peer = limit, peer
+        self.size = size  # bytes of what all ranks must give or get as much of; 0 where they may differ
         self.seq = 0
         self.begun = time.monotonic()
         self.test: Test | None = None
@@ -298,7 +300,7 @@ class Engine:
         first = group.queue[0] if group.queue else None
         if not isinstance(first, Work) or first.started:
             return []
-        group.calls.note(first.name, count_bytes(first.name, first.results))
+        group.calls.note(first.name, first.size)
         return self._begin(first)
 
     def _begin(self, work: Work) -> list[Work]:
@@ -632,7 +634,7 @@ class Engine:
             works = [entry for entry in waiting if isinstance(entry, Work)]
             if len(works) < len(waiting):
                 return None
-            return self.world.calls.look([(work.name, count_bytes(work.name, work.results)) for work in works])
+            return self.world.calls.look([(work.name, work.size) for work in works])
 
     def _wait_for_others(self, world: Any, last: Snapshot | None) -> bool:
         """Whether all ranks have come to the end of their scripts; not, as soon as one says that it failed."""

@@ -21,7 +21,7 @@ from torch.distributed import DistNetworkError, PrefixStore, ProcessGroup, Reduc
 
 from . import _calls, _collectives, _dispatch, _engine, _launch
 from . import _collectives as c
-from ._calls import Calls, describe_difference, read_snapshot, write_snapshot
+from ._calls import Calls, count_bytes, describe_difference, read_snapshot, write_snapshot
 from ._dispatch import OwnClass, hide_modules, take_calls
 from ._engine import LINGER, Aborted, ImpiTimeout, Place, Work, engine, nothing
 from ._launch import ImpiError, check_launch, check_world, mpi
@@ -211,7 +211,7 @@ class ImpiProcessGroup(ProcessGroup):
         once it has ended)."""
         first = next((entry for entry in self.queue[:] if isinstance(entry, Work)), None)
         name = first.name if first else self.last
-        size = sum(tensor.nbytes for tensor in first.results if tensor.layout == torch.strided) if first else 0
+        size = count_bytes(first.results) if first else 0
         number = first.seq if first else self.seq
         return {"number": number, "kind": KINDS.get(name, name), "size": size, "done": first is None} if name else {}
 
@@ -367,12 +367,15 @@ class ImpiProcessGroup(ProcessGroup):
         options: Any = None,
         timeout: timedelta | None = None,
         peer: int | None = None,
+        alike: Sequence[torch.Tensor] | None = None,
     ) -> Work:
+        """Begins one. ``alike``: of which all ranks must have as many bytes, where these are not the results."""
         if self._together is not None and peer is None:
             self._together.append(operation)
             return Work(self, name, nothing(), results, 0.0)
-        background = getattr(options, "asyncOp", True)
-        work = self.engine.start(Work(self, name, operation, results, self._limit(options, timeout), peer), background)
+        size = count_bytes(results if alike is None else alike)
+        work = Work(self, name, operation, results, self._limit(options, timeout), peer, size)
+        self.engine.start(work, getattr(options, "asyncOp", True))
         if self.calls.due:
             self._compare_calls()
         return work
@@ -487,7 +490,7 @@ class ImpiProcessGroup(ProcessGroup):
         if self._rank == root:
             outputs = self._as_many_as_ranks("gather", output_lists[0])
             self._as_long_as("gather", outputs, tensor)
-        return self._start("gather", c.gather(self.channel, outputs, tensor, root), outputs, opts)
+        return self._start("gather", c.gather(self.channel, outputs, tensor, root), outputs, opts, alike=[tensor])
 
     def scatter(self, outputs: Tensors, input_lists: Lists, opts: Any) -> Work:
         root, tensor, inputs = opts.rootRank, on_cpu(outputs[0]), []
@@ -504,14 +507,15 @@ class ImpiProcessGroup(ProcessGroup):
             c.reduce_scatter_list(self.channel, out, parts, self.channel.reduction(op, out.dtype, factor))
             for out, parts in zip(many, inputs)
         ]
-        return self._start("reduce_scatter", c.in_turn(steps), many, opts)
+        parts = [part for parts in inputs for part in parts]
+        return self._start("reduce_scatter", c.in_turn(steps), many, opts, alike=parts)
 
     def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> Work:
         output = on_cpu(output)
         op, factor = reduction(opts)
         how = self.channel.reduction(op, output.dtype, factor)
         operation = c.reduce_scatter(self.channel, output, on_cpu(source), how)
-        return self._start("reduce_scatter", operation, [output], opts)
+        return self._start("reduce_scatter", operation, [output], opts, alike=[source])
 
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Work:
         many = [on_cpu(t) for t in outputs]
@@ -532,12 +536,12 @@ class ImpiProcessGroup(ProcessGroup):
     ) -> Work:
         output = on_cpu(output)
         operation = c.alltoall_into(self.channel, output, on_cpu(source), output_splits, input_splits)
-        return self._start("alltoall", operation, [output], opts)
+        return self._start("alltoall", operation, [output], opts, alike=())
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Work:
         targets = self._as_many_as_ranks("alltoall", outputs)
         sources = self._as_many_as_ranks("alltoall", inputs)
-        return self._start("alltoall", c.exchange(self.channel, sources, targets), targets, opts)
+        return self._start("alltoall", c.exchange(self.channel, sources, targets), targets, opts, alike=())
 
     def barrier(self, opts: Any) -> Work:
         return self._start("barrier", c.barrier(self.channel), [], opts)

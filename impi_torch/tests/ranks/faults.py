@@ -79,6 +79,22 @@ def mismatch_quiet(rank: int, size: int) -> None:
             dist.all_reduce(tensor)
 
 
+def mismatch_lengths(rank: int, size: int) -> None:
+    """Rank 1 gathers another number of elements; MPI fills what it gets."""
+    length = 4 + (rank == 1)
+    tensor = torch.full((length,), float(rank))
+    if os.environ["CALL"] == "all_gather":
+        dist.all_gather([torch.zeros(length) for _ in range(size)], tensor)
+    elif os.environ["CALL"] == "all_gather_into_tensor":
+        dist.all_gather_into_tensor(torch.zeros(size * length), tensor)
+    elif os.environ["CALL"] == "reduce_scatter_tensor":
+        dist.reduce_scatter_tensor(tensor, torch.ones(size * length))
+    elif os.environ["CALL"] == "uneven":  # as all of them may
+        dist.all_gather([torch.zeros(4), torch.zeros(5)], tensor)
+        dist.reduce_scatter(tensor, [torch.ones(4), torch.ones(5)])
+        dist.all_to_all_single(torch.zeros(2 * length), torch.ones(9), [length, length], [4, 5])
+
+
 def backward(rank: int, size: int) -> None:
     """A rank fails while the others wait for its gradients in torch's C++, which takes the value of the future."""
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(20, 1))
