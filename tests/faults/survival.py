@@ -130,6 +130,7 @@ class Drill:
         self.targets = self.random.sample(HOSTS[:3], len(self.harms))
         self.watched, self.way = self.random.random() < 0.5, self.random.choice(list(WAYS))
         self.hosts: tuple[str, ...] = ("--spares", "1")
+        self.begun = 0.0  # Unix seconds
         self.story = [f"point {self.point}", self.way, "watched" if self.watched else "detached"]
         if self.watched and self.random.random() < 0.4:  # two hosts, of which the command votes for one
             self.hosts, self.harms, self.targets = SPLIT, self.harms[:1], [self.random.choice(HOSTS[:2])]
@@ -141,11 +142,12 @@ class Drill:
     # what the ranks have done
 
     def read_steps(self) -> list[Step]:
-        steps = []
+        """Of this drill alone: a host that lost its disk of memory shows what an earlier one left below it."""
+        steps: list[Step] = []
         for host in HOSTS:
             with contextlib.suppress(OSError, RuntimeError):
                 text = self.cluster.path(host, "/root/steps.jsonl").read_text()
-                steps += list(parse_steps(text))
+                steps += [step for step in parse_steps(text) if step.at >= self.begun]
         return sorted(steps)
 
     def has_step(self, number: int) -> bool:
@@ -205,6 +207,7 @@ class Drill:
         options = (*WAYS[self.way], *OPTIONS, *self.hosts, *witness)
         words: list[str | Path] = ["run", *options, "--workdir", "/root/drill"]
         words += [] if self.watched else ["--detach"]
+        self.begun = time.time()
         command = self.workspace.start(*words, RANKS / "lasts.py", **QUICK)
         try:
             self.await_point(command)
