@@ -14,9 +14,9 @@ TRAIN = """\
 import os, sys
 from mypkg import NAME
 from other import NUMBER
+[open(name).close() for name in sys.argv[1:]]
 os.makedirs("out", exist_ok=True)
 open("out/result.txt", "w").write(open("conf.txt").read())
-[open(name).close() for name in sys.argv[1:]]
 print("trained", NAME, NUMBER, os.getcwd(), os.path.exists("data"))
 """
 

@@ -12,6 +12,7 @@ from ipexctl.data import read_data
 from ipexctl.decide.launch.accelerate import AccelerateConfig
 from ipexctl.decide.parsing import parse_inventory, parse_list
 from ipexctl.decide.parsing import playbook as reading
+from ipexctl.decide.parsing.validators import TEMPLATE
 from ipexctl.decide.planning.init import (
     Answers,
     Script,
@@ -180,7 +181,8 @@ PRINTABLE = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
 
 
 @given(
-    st.text(PRINTABLE, min_size=1, max_size=20).filter(str.strip), st.lists(st.text(PRINTABLE, max_size=12), max_size=3)
+    st.text(PRINTABLE, min_size=1, max_size=20).filter(lambda name: name.strip() and not TEMPLATE.search(name)),
+    st.lists(st.text(PRINTABLE, max_size=12), max_size=3),
 )
 def test_any_name_and_any_argument_come_back_as_they_are(name: str, args: list[str]) -> None:
     text = written(Answers("/abs/" + name, tuple(args), 1, True, "gloo", None, "no", 0), Script())
