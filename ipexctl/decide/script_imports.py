@@ -165,7 +165,7 @@ class _CertainWalk:
     """A walk through statements and the functions that they call. ``of_ranks`` are variables that hold in a run."""
 
     def __init__(self, functions: Mapping[str, ast.FunctionDef], is_script: bool) -> None:
-        self.rest, self.of_ranks = dict(functions), set[str]()
+        self.remaining, self.of_ranks = dict(functions), set[str]()
         self.is_script, self.ending = is_script, _find_ending(functions)
 
     def walk(self, statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
@@ -175,7 +175,7 @@ class _CertainWalk:
             parts, body = self._split(node)
             for each in (each for part in parts for each in _walk_expression(part)):
                 yield each
-                function = self.rest.pop(_get_called(each), None)
+                function = self.remaining.pop(_get_called(each), None)
                 if function:
                     yield from self.walk(function.body)
             yield from self.walk(body)

@@ -29,8 +29,8 @@ def judge(*ranks: RankOutcome, output: str = "") -> tuple[list[int], str | None]
 def test_a_rank_that_failed_by_itself_comes_before_those_that_only_missed_it() -> None:
     assert judge(failed(0, 5.0, PEER), failed(2, 5.1, PEER), failed(1, 5.2, "KeyError: 'loss'")) == ([1, 0, 2], None)
     assert judge(failed(0, 5.0, PEER), failed(1, 5.2, DISK)) == ([1, 0], "disk")
-    told = f"impi_torch._launch.ImpiError: impi: allreduce #4: rank 1 ended with {DISK}"
-    assert judge(failed(0, 5.0, told), failed(1, 5.2, DISK)) == ([1, 0], "disk")
+    error = f"impi_torch._launch.ImpiError: impi: allreduce #4: rank 1 ended with {DISK}"
+    assert judge(failed(0, 5.0, error), failed(1, 5.2, DISK)) == ([1, 0], "disk")
     killed = replace(failed(1, 5.2), status=None, signal=9)
     assert judge(failed(0, 5.0, PEER), killed) == ([1, 0], "sigkill")
     aborted = replace(failed(1, 5.2), abort=7)
@@ -89,8 +89,8 @@ def test_a_rank_whose_own_hook_wrote_its_exception_comes_before_those_that_only_
     aborted = replace(hooked, status=143)
     lost = "Abort(606269327) on node 0 (rank 0 in comm 496): Fatal error in internal_Test: Other MPI error\n"
     assert judge(replace(failed(0, 5.0, PEER), tail=lost), aborted)[0] == [0, 1]
-    told = "impi_torch._launch.ImpiError: impi: allreduce #4: rank 2 ended"
-    assert judge(failed(0, 5.0, told), hooked)[0] == [0, 1]
+    error = "impi_torch._launch.ImpiError: impi: allreduce #4: rank 2 ended"
+    assert judge(failed(0, 5.0, error), hooked)[0] == [0, 1]
 
 
 @pytest.mark.parametrize(("later", "cause"), [(0.1, 1), (0.3, 0)])
