@@ -38,6 +38,7 @@ class ProgressMonitor:
         self.met: "Set[int]" = set()  # ranks that have entered it
         self.ready: "Set[int]" = set()  # programs that are up, and need give no further sign
         self.reported: "Set[int]" = set()  # ranks of the stall that goes on
+        self.grave = False  # so was it reported
         self.again = self.pause = 0.0  # when ranks that are idle among others are looked at again
         self.stragglers_reported = False
 
@@ -100,9 +101,10 @@ class ProgressMonitor:
         return [*alarms, alarm] if alarm else alarms
 
     def find_stall(self, now: float) -> "Optional[Stall]":
-        """Returns a new stall, or None. The same ranks are reported once, until they make progress again. ``grave``:
-        not only idle (as a rank that waits for another one to write a checkpoint, or for a slow network), but no one
-        gets on, or a rank is stopped or stuck in the kernel. Idle ranks are looked at again and again."""
+        """Returns a new stall, or None. The same ranks are reported once, until they make progress again, and once more
+        where it becomes ``grave``: not only idle (as a rank that waits for another one to write a checkpoint, or for a
+        slow network), but no one gets on, or a rank is stopped or stuck in the kernel. Idle ranks are looked at again
+        and again."""
         if not self.warn or not self.signs:
             return None
         last = max([*self.signs.values(), *self.well.values()])
@@ -114,11 +116,13 @@ class ProgressMonitor:
         }
         fresh = silent - self.reported
         self.reported &= silent
+        self.grave = self.grave and bool(self.reported)
         states = {rank: self.states.get(rank, "?") for rank in sorted(silent)}
-        grave = everyone or any(state in "TtD" for state in states.values())
-        if not silent or not (fresh or (not grave and now >= self.again)):
+        grave = bool(silent) and (everyone or any(state in "TtD" for state in states.values()))
+        worse = grave and not self.grave  # the others have ended since it was reported
+        if not silent or not (fresh or worse or (not grave and now >= self.again)):
             return None
-        self.reported = silent
+        self.reported, self.grave = silent, grave
         seconds = now - (last if everyone else max(self.signs[rank] for rank in silent))
         self.pause = max(self.warn / SECOND_LOOK, 4 * ECHO_SECONDS) if fresh else 2 * self.pause
         self.again = now + self.pause

@@ -63,6 +63,17 @@ def test_a_rank_that_ends_well_is_a_sign_for_those_that_go_on() -> None:
     assert (stall.ranks, stall.all, stall.seconds) == ([1], True, 10.0)
 
 
+def test_an_idle_rank_is_a_grave_case_once_the_others_have_ended() -> None:
+    """It was reported while they still went on, of which no run is ended."""
+    run = pulse(ranks=2)
+    run.note_end(0, True, 1.0)
+    stall = the_stall(run, 10.5)
+    assert (stall.ranks, stall.grave) == ([1], False)
+    stall = the_stall(run, 11.0)
+    assert (stall.ranks, stall.grave, stall.seconds) == ([1], True, 10.0)
+    assert run.find_stall(12.0) is None, "reported once"
+
+
 def test_a_silent_rank_among_others_is_reported_only_if_it_does_nothing() -> None:
     for busy in (True, False):
         run = pulse()
