@@ -183,7 +183,8 @@ def _count_rows(lines: Sequence[str], width: int) -> int:
 
 
 def _drop_library_calls(lines: Sequence[str]) -> list[str]:
-    """The lines of a traceback without the calls in libraries: their lines and the deeper ones below."""
+    """The lines of a traceback without the calls in libraries: their lines and the deeper ones below. All of one that
+    has no other call, as of a module of the environment."""
     kept: list[str] = []
     depth = -1  # of the call that is left out
     for line in lines:
@@ -193,7 +194,7 @@ def _drop_library_calls(lines: Sequence[str]) -> list[str]:
         elif not 0 <= depth < indent:
             depth = -1
             kept.append(line)
-    return kept or list(lines)
+    return kept if any(line.lstrip().startswith("File ") for line in kept) else list(lines)
 
 
 def _cut_line(line: str, cells: int) -> str:

@@ -124,6 +124,12 @@ def test_the_last_words_of_a_rank_neither_begin_nor_end_with_harmless_lines() ->
         assert "socket" not in ending(e.Output(1, "a", "err", noise), *ends), "nor is one the only one"
 
 
+def test_a_stack_that_lies_in_libraries_alone_is_shown() -> None:
+    frames = "".join(f'  File "/env/lib/python3.11/site-packages/x.py", line {n} in f\n' for n in range(90))
+    crash = f"Fatal Python error: Aborted\n\nCurrent thread 0x8f (most recent call first):\n{frames}"
+    assert "line 89 in f" in ending(ended(1, None, signal=6, traceback=crash))
+
+
 def test_of_a_crash_the_thread_that_crashed_is_shown() -> None:
     threads = (("/h/hooks/_worlds.py", "answer"), ("/h/train.py", "load"))
     others = "".join(
