@@ -307,17 +307,16 @@ def read_disks(bundle: ProbeOutput) -> tuple[Disk, ...]:
 
 
 _LIMITS = {"open files": "nofile", "processes": "nproc", "locked memory": "memlock", "stack size": "stack"}
-_HARD_LIMITS = {"open files": "nofile_hard"}
 
 
 def read_resource_limits(bundle: ProbeOutput) -> dict[str, int | None]:
     """Returns the soft limits, and the hard one of open files; None for unlimited."""
     text = bundle.files.get("/proc/self/limits", "")
-    lines = re.findall(r"^Max ([a-z ]+?)\s{2,}(\S+)(?:[ \t]+(\S+))?", text, re.MULTILINE)
-    limits = {_LIMITS[name]: parse_integer(soft) for name, soft, _ in lines if name in _LIMITS}
-    return limits | {
-        _HARD_LIMITS[name]: parse_integer(hard) for name, _, hard in lines if hard and name in _HARD_LIMITS
-    }
+    lines = re.findall(r"^Max ([a-z ]+?)\s{2,}(\S+)", text, re.MULTILINE)
+    limits = {_LIMITS[name]: parse_integer(value) for name, value in lines if name in _LIMITS}
+    if hard := re.search(r"^Max open files +\S+ +(\S+)", text, re.MULTILINE):
+        limits["nofile_hard"] = parse_integer(hard[1])
+    return limits
 
 
 def read_hugepages(bundle: ProbeOutput) -> dict[str, int]:
