@@ -194,12 +194,12 @@ class _PageBuilder:
         """The stages of one rank in one attempt, each to the beginning of the next."""
         times = sorted((self._convert(host, each.own, each.seen), each.stage) for each in stages)
         ends = [at for at, _ in times[1:]] + [stop]
-        return [
-            page.Span(
-                max(at - self._begun, 0.0), max(max(end, at) - self._begun, 0.0), _STAGES.get(stage, "running"), stage
-            )
-            for (at, stage), end in zip(times, ends, strict=False)
-        ]
+        works = () if any(stage == "torch" for _, stage in times) else ("python",)  # without torch this is the script
+        spans = []
+        for (at, stage), end in zip(times, ends, strict=False):
+            kind = "running" if stage in works else _STAGES.get(stage, "running")
+            spans.append(page.Span(max(at - self._begun, 0.0), max(max(end, at) - self._begun, 0.0), kind, stage))
+        return spans
 
     def _list_stall_spans(self, stall: Stall, rank: int, head: str, stop: float) -> list[page.Span]:
         """What a rank did in a stall: waited in a collective, let the others wait, straggled, or simply was silent."""

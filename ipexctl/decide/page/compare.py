@@ -7,8 +7,8 @@ from itertools import takewhile
 from statistics import median, quantiles
 
 from ipexctl.decide.page.cluster import list_properties
+from ipexctl.decide.saved_runs import classify_result
 from ipexctl.model.answers.saved import CompareAnswer, FigureRatio, RankSpread, ReportedRun, RunDifference
-from ipexctl.model.errors import Exit
 from ipexctl.model.page import Curve, Figure, RunPage, SpanKind
 from ipexctl.model.text import group_pairs, join_names
 
@@ -48,8 +48,8 @@ _NAMED = 4  # differences in the summary
 
 
 _ENDS = {
-    "ok": "ended well", "done": "ended with failures", "rank": "failed", "stopped": "was stopped", "lost": "was lost",
-    "limit": "reached its limit", "launch": "did not start", "unknown": "has no known end",
+    "ok": "ended well", "failed": "failed", "lost": "was lost", "stopped": "was stopped", "limit": "reached its limit",
+    "interrupted": "was interrupted", "unfinished": "has no known end",
 }  # fmt: skip
 
 
@@ -144,13 +144,13 @@ def _summarise_run(name: str, page: RunPage) -> ReportedRun:
             figures[figure.key] = RankSpread(min(values), median(values), max(values), len(values))
     joules = [host.joules for host in page.hosts if host.joules is not None]
     run = page.report.run
-    result: str = (run.reason if run else "") or "unknown"
+    result: str = classify_result(page.report) if run and run.reason else "unfinished"
     lost_loss = ""
     if run and run.lost_loss:
         lost_loss = run.lost_loss.value + ("" if run.lost_loss.step is None else f" since step {run.lost_loss.step}")
         figures.pop("loss", None)  # the last one that was a number
-    if run and run.good:  # which may have gone on without hosts that it lost
-        result = lost_loss or ("lost" if page.report.exit is Exit.LOST else "ok")
+    if result == "ok":
+        result = lost_loss or result
     hosts = tuple(host.host for host in page.hosts)
     energy = sum(joules) if joules else None
     return ReportedRun(

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from ipexctl.model.errors import advise, complete_hint
+from ipexctl.model.errors import complete_hint
 from ipexctl.model.events import STUDY_ENDS
 from ipexctl.model.json_values import Record
 from ipexctl.model.page import RunPage
@@ -69,10 +69,10 @@ def _list_details(page: RunPage, run: RunOutcome) -> tuple[tuple[str, str], ...]
         details += [("why", cause) for cause in run.separate.causes]
     if run.diagnosis:
         details += [("known as", run.diagnosis.title), ("why", run.diagnosis.why)]
-        details.append(("what to do", run.diagnosis.fix))
-    elif run.first is not None:
-        hint = advise("logs", run.run, "--rank", str(run.first))
-        details.append(("what to do", complete_hint(hint, page.report.selection_flags)))
+    words, command = run_screen.choose_next_step(run)
+    if words or command:
+        step = " ".join(filter(None, (words, complete_hint(command, page.report.selection_flags))))
+        details.append(("what to do", step))
     if run.followers:
         details.append(("failed after it", run_screen.locate_ranks(run.followers, run)))
     if run.stopped:
@@ -83,7 +83,6 @@ def _list_details(page: RunPage, run: RunOutcome) -> tuple[tuple[str, str], ...]
     if run.orphans:
         left = sum(map(len, run.orphans.values()))
         details.append(("left", f"{pluralize(left, 'process')} on {format_hosts(run.orphans)}"))
-        details.append(("next", complete_hint(advise("stop", "--orphans", run.run), page.report.selection_flags)))
     elif run.clean:
         details.append(("left", f"0 processes on {pluralize(len(run.clean), 'host')}"))
     if run.unchecked:

@@ -280,6 +280,15 @@ def test_stalls_from_before_the_watch_have_the_times_of_the_journal() -> None:
     assert (span.begin, span.end) == pytest.approx((100, 200))
 
 
+def test_a_python_that_never_imports_torch_is_the_work_itself() -> None:
+    stages = [
+        Stamped(START + at, e.RankStage(0, "a", stage, START + at)) for at, stage in ((1, "program"), (2, "python"))
+    ]
+    stream = [Stamped(START, e.RunStarted("k7", "a", ("a",), "serve.py", START, "serve.py")), *stages]
+    spans = fold_page([*stream, Stamped(START + 60, e.Output(0, "a", "out", b"ready\n"))]).rows[0].spans
+    assert [span.kind for span in spans if span.text != "start"] == ["running", "running"]
+
+
 def test_ranks_that_outlast_the_others_straggle() -> None:
     stalled = Stamped(START + 59, e.Stalled((3,), 3.0, "stragglers", {"3": "S"}))
     stream = sorted([*make_run("good"), stalled], key=lambda each: each.at)

@@ -200,9 +200,9 @@ def test_a_mended_script_a_package_and_the_result_are_told_and_no_pace_of_a_fail
         return replace(stamped, event=event)
 
     first, second = fold_page(make_run("good")), fold_page(map(change, make_run("good")))
-    assert first.report.run
-    failed = replace(first, report=replace(first.report, run=replace(first.report.run, reason="rank")))
+    failed = replace(first, report=fold_page(make_run("failed")).report)
     answer = compare_runs([("a", failed), ("b", second)])
+    assert [run.result for run in answer.compared] == ["failed", "ok"]
     assert answer.summary[0] == "A failed, B ended well: their pace is not compared"
     assert answer.summary[1] == f"differs: text of the script SHA-256 {'b' * 12} (A: -); einops 0.8.1 (A: -)"
 

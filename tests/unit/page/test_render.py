@@ -17,11 +17,11 @@ from ipexctl.act.ssh import Links
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.answers.run import RunAnswer
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.events import Stamped
 from ipexctl.model.page import Curve, Figure, RunPage
 from ipexctl.model.profile import OperatorTime, Profile, ProfiledRank
-from ipexctl.model.reports import SeparateWorlds
+from ipexctl.model.reports import Diagnosis, SeparateWorlds
 from ipexctl.show.page.drawings import choose_scale, draw_chart
 from ipexctl.show.page.render import render_run
 from ipexctl.show.page.verdict import make_verdict
@@ -137,6 +137,16 @@ def test_the_page_says_the_first_cause_each_variable_with_its_reason_and_each_se
         assert words in text
     for title in ("Time", "Figures of the script", "Hosts over time", "Network", "Plan", "Stack", "Findings", "Logs"):
         assert title in text
+
+
+def test_a_known_error_has_its_words_and_the_whole_command() -> None:
+    page = fold_page(make_run("failed"))
+    assert page.report.run
+    known = Diagnosis(
+        "x", "native code crashed", "", "whether it is the release:", command=advise("doctor", "--verify")
+    )
+    page = replace(page, report=replace(page.report, run=replace(page.report.run, diagnosis=known)))
+    assert "whether it is the release: ipexctl doctor --verify" in Reader(render_run(page)).text
 
 
 def list_legends(html: str) -> list[tuple[str, ...]]:
