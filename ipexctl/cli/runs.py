@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.command import HostSelection, command, confirm
-from ipexctl.cli.command_options import read_options
+from ipexctl.cli.command import HostSelection, command, confirm, get_words
 from ipexctl.cli.help_page import COMMANDS
 from ipexctl.cli.usage_errors import find_nearest
 
@@ -91,7 +90,7 @@ def logs(context: Context, hosts: HostSelection, flags: options.LogsFlags) -> Wo
     if flags.stacks:
         return print_stacks(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()))
     if saved:
-        return print_saved_output(saved, context, frozenset(ranks or ()))
+        return print_saved_output(saved, context, frozenset(ranks or ()), flags.run or "")
     live = logs(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()), follow=flags.follow)
     return live if flags.run else print_newest_output(live, context, frozenset(ranks or ()))
 
@@ -146,7 +145,7 @@ def report(context: Context, flags: options.ReportFlags) -> Workflow:
     output=lambda flags: {"output": "plain"} if flags.output == "auto" else {},
     examples=("--verb run --result failed", "--prune --older-than 30d --keep 20", "last --export figures.csv"),
 )
-def runs(context: Context, flags: options.RunsFlags) -> Workflow:
+def runs(ctx: typer.Context, context: Context, flags: options.RunsFlags) -> Workflow:
     """List the runs that are saved on this machine. Remove old ones, or export their figures."""
     from ipexctl.decide.parsing.amounts import parse_span
     from ipexctl.decide.saved_runs import PrunePolicy, RunFilter
@@ -171,12 +170,7 @@ def runs(context: Context, flags: options.RunsFlags) -> Workflow:
     if flags.format is not None:
         raise UsageError("--format needs --export")
     if flags.prune:
-        every = read_options(type(flags))  # type: ignore[arg-type]  # types are hashable
-        options = [option for option in every if not option.flag.argument and option.name != "yes"]
-        given = [(f"--{option.key.replace('_', '-')}", getattr(flags, option.name)) for option in options]
-        words = [word for name, value in given if value is not None and value is not False
-                 for word in ([name] if value is True else [name, str(value)])]  # fmt: skip
-        words = [*flags.names, *words]
+        words = [word for word in get_words(ctx) if word != "--json"]
         return prune_runs(saved, flags.names, chosen, policy, dry=not flags.yes, words=words)
     if not policy.is_empty or flags.yes:
         raise UsageError("--yes and the rules of which runs to remove need --prune")

@@ -228,10 +228,10 @@ def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], conte
 
 def _find_last_run(runs: Path) -> str:
     """Returns the last run that was started or watched here; "" where there is none."""
-    from ipexctl.verbs.run.replay import find_saved_run, read_run_id
+    from ipexctl.verbs.run.replay import find_saved_run, read_run_ids
 
     try:
-        return read_run_id(find_saved_run(runs, "last", with_ranks=True)) or ""
+        return next(read_run_ids(find_saved_run(runs, "last", with_ranks=True)), "")
     except UsageError:
         return ""
 

@@ -24,7 +24,7 @@ from ipexctl.verbs.common.select import list_flags, make_started
 from ipexctl.verbs.run import run_discovery
 from ipexctl.verbs.run.profile import fetch_profile, make_profile
 from ipexctl.verbs.run.replay import find_saved_run, read_preparation
-from ipexctl.verbs.run.saved_logs import compare_stacks, make_no_rank_error
+from ipexctl.verbs.run.saved_logs import check_ranks, compare_stacks
 from ipexctl.verbs.run.watch import RunRemovedError, RunWatcher, make_removed_error
 
 
@@ -157,7 +157,7 @@ def logs(
     if watcher is None:
         return
     run = discovered.row.run
-    _check_ranks(discovered, ranks)
+    check_ranks(run, ranks, discovered.row.size)
     for event in watcher.read_files(follow=follow, samples=False):
         if isinstance(event, e.RunStarted | e.Message | e.HostFailed) or (
             isinstance(event, e.Output) and (not ranks or event.rank in ranks)
@@ -185,7 +185,7 @@ def print_stacks(
         raise UsageError(
             f"run {run} is {state}", reasons=["only ranks that run have stacks"], hint=hint, exit=Exit.STEP
         )
-    _check_ranks(discovered, ranks)
+    check_ranks(run, ranks, discovered.row.size)
     request = secrets.token_hex(8)
     results = yield from run_on_hosts(
         context, [head.host], "collect stacks",
@@ -203,12 +203,6 @@ def print_stacks(
             yield e.Message("did not report the stacks of its ranks in time", "warning", host, "stacks-missing")
         yield e.Answer(compare_stacks(run, stacks, missing))
     yield e.Ended("logs", Exit.OK)
-
-
-def _check_ranks(discovered: run_discovery.DiscoveredRun, ranks: Collection[int]) -> None:
-    run, size = discovered.row.run, discovered.row.size
-    if unknown := sorted(rank for rank in ranks if rank >= size):
-        raise make_no_rank_error(run, unknown, size)
 
 
 def reap(prefix: str | None, inventory: Inventory, context: Context) -> e.Workflow[None]:
@@ -229,22 +223,14 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> e.Workfl
             left[host] = (*left.get(host, ()), *pids)
         if not (was_running or silent or directories) and prefix:
             raise run_discovery.no_run_error(run, survey)
-    if not prefix:
-        fetchable = sorted({run.row.run for run in survey.runs if _has_output_to_fetch(run)} & {*to_remove})
-    else:
-        fetchable = []
-    if fetchable:
+    fetchable = sorted({run.row.run for run in survey.runs if run.row.state == "ended"} & {*to_remove})
+    if fetchable and not prefix:
         what = f"the output of {pluralize(len(fetchable), 'ended run')} stays for attach and logs; this removes it:"
         yield e.Message(advise("stop", "--orphans", fetchable[0], text=what), code="fetchable")
     proof = e.CleanupChecked(",".join(to_remove) or "none", inventory.names, left, tuple(dict.fromkeys(unknown)))
     yield proof
     removed = tuple(sorted(run for run, directories in to_remove.items() if directories or prefix))
     yield from e.finish_verb("reap", ReapAnswer(proof.clean, proof.orphans, proof.unchecked, removed))
-
-
-def _has_output_to_fetch(run: run_discovery.DiscoveredRun) -> bool:
-    """Returns whether its output may not have been read: whoever watches a run to its end takes its directory away."""
-    return run.row.state == "ended"
 
 
 def choose_directories(survey: run_discovery.RunSurvey, prefix: str | None) -> dict[str, dict[str, str]]:
@@ -255,7 +241,7 @@ def choose_directories(survey: run_discovery.RunSurvey, prefix: str | None) -> d
         runs = [run_discovery.choose_run(survey, prefix)]
     for run in runs:
         directories = chosen.setdefault(run.row.run, {})
-        if prefix or not _has_output_to_fetch(run):
+        if prefix or run.row.state != "ended":  # whoever watches a run to its end takes its directory away
             directories[run.head] = run.row.directory
     exact = any(orphan.run == prefix for orphan in survey.orphans)
     for orphan in survey.orphans if prefix else survey.removable:

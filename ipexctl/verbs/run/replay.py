@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ipexctl.act.inputs import expand_home
 from ipexctl.model import events as e
-from ipexctl.model.errors import UsageError, advise
+from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import JsonObject
 from ipexctl.model.text import pluralize
@@ -34,22 +34,27 @@ def find_saved_run(runs: Path, word: str, *, with_ranks: bool = False) -> Path:
     if not every:
         raise UsageError(f"no run is saved in {escape(str(runs))}")
     if word == "last":
-        started = (run for run in reversed(every) if read_run_id(run) is not None)
-        return next(started, every[-1]) if with_ranks else every[-1]
+        trained = (run for run in reversed(every) if any(read_run_ids(run)))
+        return next(trained, every[-1]) if with_ranks else every[-1]
     if "~" in word and Path(word).name == word and (runs / word / EVENTS).is_file():  # of one of several watchers
         return runs / word
     names = {read_name(run): run for run in every}
-    command = word.partition(".")[0]  # of a run that was not the first of its command
-    if named := names.get(word) or names.get(command):
+    command = names.get(word.partition(".")[0])
+    started = [*read_run_ids(command)] if command and word not in names else []
+    if named := names.get(word) or (command if word in started else None):
         return named
     parts = (word, f"-{word}")
     matches = [run for name, run in names.items() if name.startswith(parts[0]) or name.endswith(parts[1])]
-    matches = matches or [run for run in every if read_run_id(run) == word]  # records of 0.1 have another name
+    matches = matches or [run for run in every if next(read_run_ids(run), "") == word]  # records of 0.1
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        reasons = [f"saved in {escape(str(runs))}: {_format_newest_names(every)}"]
-        raise UsageError(f"no saved run is called {escape(word)}", reasons=reasons, hint=advise("runs"))
+        reason = f"saved in {escape(str(runs))}: {_format_newest_names(every)}"
+        if started:
+            reason = f"runs of the same command: {', '.join(map(escape, started))}"
+        code = "no-such-run" if command and read_report(command) else "usage"  # while it goes on, hosts may know more
+        what = f"no saved run is called {escape(word)}"
+        raise UsageError(what, reasons=[reason], hint=advise("runs"), code=code)
     what = f"{escape(word)} matches {len(matches)} saved runs"
     raise UsageError(what, reasons=[_format_newest_names(matches)], hint="write more of it")
 
@@ -62,14 +67,36 @@ def _format_newest_names(runs: list[Path]) -> str:
 _RUN = re.compile(rb'"event": "run-started", "run": ("(?:[^"\\]|\\.)*")')
 
 
-def read_run_id(directory: Path) -> str | None:
-    """Returns the id in the record's first `RunStarted`, searched for in its first 256 KiB."""
-    try:
-        with open_regular_file(directory / EVENTS) as file:
-            match = _RUN.search(file.read(1 << 18))
-        return str(json.loads(match.group(1))) if match else None
-    except (OSError, ValueError):
-        return None
+def read_run_ids(directory: Path) -> Iterator[str]:
+    """Yields the ids of the runs that a saved command started, in order."""
+    with suppress(OSError, ValueError), open_regular_file(directory / EVENTS) as file:
+        seen = set[str]()
+        for match in filter(None, map(_RUN.search, iter(lambda: file.readline(_LINE_LIMIT), b""))):
+            if (run := str(json.loads(match[1]))) not in seen:
+                yield run
+            seen.add(run)
+
+
+def find_run(directory: Path, word: str) -> tuple[str, str]:
+    """Returns the run that ``word`` names of a saved command that started several, empty where it names all of the
+    command, and the last one of them; both are empty where it started one."""
+    ids = [*read_run_ids(directory)]
+    return (word if word in ids else "", ids[-1]) if len(ids) > 1 else ("", "")
+
+
+def read_run(directory: Path, run: str) -> Iterator[Stamped]:
+    """Yields the events of a saved command up to the end of one of its runs, without what the ranks of those before
+    wrote; all of them without a ``run``. Raises `UsageError` as `read_saved_run` does."""
+    current = ""
+    for stamped in read_saved_run(directory):
+        event = stamped.event
+        starts = event.run if isinstance(event, e.RunStarted) and run else current
+        if run and current == run and (starts != run or isinstance(event, e.Started)):
+            yield Stamped(stamped.at, e.Ended("run", Exit.OK))  # the command went on
+            return
+        current = starts
+        if current == run or not isinstance(event, e.RunStarted | e.Output):
+            yield stamped
 
 
 def read_saved_run(directory: Path) -> Iterator[Stamped]:

@@ -11,7 +11,7 @@ from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import ReadErrors, make_report
 from ipexctl.model.answers.saved import ReportAnswer
 from ipexctl.model.errors import UsageError, advise
-from ipexctl.model.events import Stamped, Started, Workflow, finish_verb
+from ipexctl.model.events import Message, Stamped, Started, Workflow, finish_verb
 from ipexctl.model.page import RunPage
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
@@ -19,7 +19,7 @@ from ipexctl.store.masking import EventMasker, Masker
 from ipexctl.store.record import read_name, read_report
 from ipexctl.verbs.common.pages import check_destination, find_doctor_record, open_page, write_page
 from ipexctl.verbs.run.page_sink import PAGE
-from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
+from ipexctl.verbs.run.replay import find_run, find_saved_run, read_run
 
 
 class MaskedFold:
@@ -54,15 +54,14 @@ def report(
     `UsageError`."""
     from ipexctl.show.page.render import render_comparison, render_run
 
-    found = (find_saved_run(context.state / "runs", word, with_ranks=True) for word in words or ("last",))
-    directories = [*dict.fromkeys(found)]
+    runs = [*dict.fromkeys(_find_run(context.state / "runs", word) for word in words or ("last",))]
     if page is not None:
         check_destination(expand_home(page))
-    yield Started("report", ", ".join(map(read_name, directories)), ())
-    if len(directories) > 1:
-        read = [read_page(each, context, known) for each in directories]
+    yield Started("report", ", ".join(run or read_name(each) for each, run in runs), ())
+    if len(runs) > 1:
+        read = [read_page(each, context, known, run) for each, run in runs]
         apart = len({page.run for page in read}) == len(read)
-        pages = [(page.run if apart else each.name, page) for each, page in zip(directories, read, strict=True)]
+        pages = [(page.run if apart else each.name, page) for (each, _), page in zip(runs, read, strict=True)]
         comparison = compare_runs(pages)
         if page or show:
             file = expand_home(page or "comparison.html")
@@ -72,24 +71,35 @@ def report(
                 yield from open_page(file.resolve().as_uri())
         yield from finish_verb("report", comparison)
         return
-    (directory,) = directories
-    value = read_page(directory, context, known)
+    ((directory, run),) = runs
+    value = read_page(directory, context, known, run)
     text = render_run(value)
-    path = expand_home(page) if page else directory / PAGE
+    path = expand_home(page) if page else directory / (f"report-{run}.html" if run else PAGE)
     write_page(path, text)
+    if run:
+        yield Message(advise("report", find_run(directory, run)[1], text="the last run of the same command:"))
     if show:
         yield from open_page(path.resolve().as_uri())
     yield from finish_verb("report", ReportAnswer(str(path), len(text.encode()), (value.run,)))
 
 
-def read_page(directory: Path, context: Context, known: ReadErrors) -> RunPage:
-    """The page of a saved run as a value. Raises `UsageError` where no rank was started."""
+def _find_run(runs: Path, word: str) -> tuple[Path, str]:
+    """Returns the saved command that ``word`` names, and which of its runs, if that is not the last one."""
+    directory = find_saved_run(runs, word, with_ranks=True)
+    run, last = find_run(directory, word)
+    return directory, "" if run == last else run
+
+
+def read_page(directory: Path, context: Context, known: ReadErrors, run: str = "") -> RunPage:
+    """The page of a saved run as a value; of a command that started several, of ``run``, else of the last. Raises
+    `UsageError` where no rank was started."""
     context.masker.add_kept(directory)
     fold = MaskedFold(context.masker, known)
-    for stamped in read_saved_run(directory):
+    for stamped in read_run(directory, run):
         fold.handle_event(stamped)
     if not fold.state.run.attempts:
         name = printable(read_name(directory), 200)
         what = f"no rank was started in {name}, so that there is nothing to draw"
         raise UsageError(what, hint=advise("replay", name))
-    return fold.build_page(context.state, context.masker.mask_value(read_report(directory)))
+    saved = None if run else read_report(directory)  # which is of the last run
+    return fold.build_page(context.state, context.masker.mask_value(saved))

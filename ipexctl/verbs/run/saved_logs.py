@@ -11,16 +11,19 @@ from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.events import Ended, Message, Output, RankStack, RunStarted, Stalled, Started, Workflow, finish_verb
 from ipexctl.model.text import format_ranks, join_names, pluralize, printable
 from ipexctl.store.record import read_name, read_report
-from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
+from ipexctl.verbs.run.replay import find_run, find_saved_run, read_run, read_saved_run
 
 
 def find_ended_run(runs: Path, word: str | None) -> Path | None:
-    """Returns the saved run of this name or id that has ended; None without one, or with several."""
+    """Returns the saved run of this name or id that has ended; None without one, or with several. Raises `UsageError`
+    for a run that the saved command of this name did not start."""
     if not word:
         return None
     try:
         directory = find_saved_run(runs, word, with_ranks=True)
-    except UsageError:
+    except UsageError as error:
+        if error.code == "no-such-run":
+            raise
         return None
     report = read_report(directory)
     return directory if report and report.run and report.run.reason else None
@@ -35,18 +38,21 @@ def refuse_ended_run(runs: Path, word: str | None) -> None:
         raise UsageError(what, hint=hint, exit=Exit.STEP, code="no-run")
 
 
-def print_saved_output(directory: Path, context: Context, ranks: Collection[int] = ()) -> Workflow[None]:
-    """Yields what the ranks of a saved run wrote, and why it failed. Raises `UsageError` where it has no such rank."""
+def print_saved_output(
+    directory: Path, context: Context, ranks: Collection[int] = (), word: str = ""
+) -> Workflow[None]:
+    """Yields what the ranks of a saved run wrote, and why it failed; of a command that started several, of the run that
+    ``word`` names, else of all. Raises `UsageError` where it has no such rank."""
     from ipexctl.verbs.run.saved_runs import describe_cause  # with Rich, which a run that goes on does not need
 
     context.masker.add_kept(directory)
-    report = read_report(directory)
-    size = len(report.run.ranks) if report and report.run else 0
-    if unknown := sorted(rank for rank in ranks if rank >= size):
-        raise make_no_rank_error(read_name(directory), unknown, size)
-    yield Started("logs", read_name(directory), ())
+    run, last = find_run(directory, word)
+    name, report = run or last or read_name(directory), read_report(directory)
+    starts = (each.event for each in read_run(directory, run or last))
+    check_ranks(name, ranks, next((len(event.ranks) for event in starts if isinstance(event, RunStarted)), 0))
+    yield Started("logs", run or read_name(directory), ())
     silent = set(ranks)
-    for stamped in read_saved_run(directory):
+    for stamped in read_run(directory, run):
         event = stamped.event
         if isinstance(event, RunStarted) or (isinstance(event, Output) and (not ranks or event.rank in ranks)):
             yield event
@@ -54,8 +60,9 @@ def print_saved_output(directory: Path, context: Context, ranks: Collection[int]
             silent.discard(event.rank)
     if silent:
         yield Message(f"written by {format_ranks(sorted(silent))}: nothing")
-    if report and (cause := describe_cause(report)):  # what stands last is often a consequence of it
-        name = read_name(directory)
+    if run not in ("", last):
+        yield Message(advise("logs", last, text="the last run of the same command:"))
+    elif report and (cause := describe_cause(report)):  # what stands last is often a consequence of it
         yield Message(advise("report", name, text=f"run {name} ended: {cause}; more of it:"))
     yield Ended("logs", Exit.OK)
 
@@ -94,8 +101,8 @@ def print_newest_output(live: Workflow[None], context: Context, ranks: Collectio
         yield from print_saved_output(saved, context, ranks)
 
 
-def make_no_rank_error(run: str, unknown: Collection[int], size: int) -> UsageError:
-    reasons = [f"it has {pluralize(size, 'rank')}, counted from 0"]
-    return UsageError(
-        f"run {printable(run)} has no rank {join_names([str(rank) for rank in unknown], 4)}", reasons=reasons
-    )
+def check_ranks(run: str, ranks: Collection[int], size: int) -> None:
+    """Raises `UsageError` where a run of ``size`` ranks has not all of these."""
+    if unknown := sorted(rank for rank in ranks if rank >= size):
+        what = f"run {printable(run)} has no rank {join_names([str(rank) for rank in unknown], 4)}"
+        raise UsageError(what, reasons=[f"it has {pluralize(size, 'rank')}, counted from 0"])

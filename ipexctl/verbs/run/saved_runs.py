@@ -14,7 +14,7 @@ from ipexctl.model.text import printable
 from ipexctl.show.run_screen import describe_rank_end
 from ipexctl.store.private_files import measure_tree
 from ipexctl.store.record import is_record_in_use, list_saved_runs, read_name, read_report, remove_record
-from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
+from ipexctl.verbs.run.replay import find_run, find_saved_run, read_saved_run
 
 
 def list_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> Workflow[None]:
@@ -35,7 +35,7 @@ def _choose_next(run: SavedRun) -> str:
         return str(advise("replay", run.name))
     if run.result in ("detached", "running"):
         return str(advise("attach", run.name))
-    return str(advise("report", run.name))
+    return str(advise("report", find_run(Path(run.directory), "")[1] or run.name))
 
 
 def prune_runs(
@@ -63,7 +63,7 @@ def prune_runs(
             yield HostFailed(Failure("", Kind.STEP, what, code="prune"))
     spared = tuple(SparedRun(run.name, why) for run, why in choice.spared)
     size = sum(run.bytes for run in removed)
-    command = str(advise("runs", *words, "--yes")) if dry and removed else None
+    command = str(advise(*words, "--yes")) if dry and removed else None
     yield from finish_verb("runs", PruneAnswer(str(runs), tuple(removed), spared, size, dry or None, command))
 
 

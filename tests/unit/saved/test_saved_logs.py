@@ -1,7 +1,9 @@
 """Logs of runs whose heads keep nothing of them any more."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,10 +11,11 @@ from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
 from ipexctl.model import events as e
 from ipexctl.model.answers.manage import RankStacksAnswer
-from ipexctl.model.errors import UsageError
+from ipexctl.model.errors import Exit, UsageError
 from ipexctl.protocol.messages import RunRow
 from ipexctl.store.record import RunRecord, make_name
 from ipexctl.verbs.run.manage import add_saved_end
+from ipexctl.verbs.run.report import report
 from ipexctl.verbs.run.run_discovery import DiscoveredRun
 from ipexctl.verbs.run.saved_logs import find_ended_run, print_newest_output, print_saved_output, print_saved_stacks
 from tests.unit.show import streams
@@ -38,6 +41,66 @@ def test_a_run_that_was_watched_to_its_end_has_its_logs_here(tmp_path: Path) -> 
     assert {event.rank for event in events if isinstance(event, e.Output)} == {1}
     with pytest.raises(UsageError, match="has no rank 4, 9"):
         list(print_saved_output(directory, Context(Links(), tmp_path, tmp_path), {0, 9, 4}))
+
+
+def save_play(runs: Path) -> Path:
+    """A playbook of two runs: the second has twice the ranks of the first, and one of them failed."""
+    stream = [e.Stamped(streams.START, e.Started("play", "week.yaml", ()))]
+    for number, every in enumerate((streams.run(1, 2, steps=3), streams.run(2, 2, steps=40, fails=3))):
+        for each in list(every)[:-2]:
+            event = each.event
+            if isinstance(event, e.RunStarted):
+                event = replace(event, run="1128-065912-a2f0.2" if number else "1128-065912-a2f0")
+            stream.append(e.Stamped(each.at + 99 * number, event))
+    stream.append(e.Stamped(stream[-1].at, e.Ended("play", Exit.OK)))
+    return streams.save(RunRecord(runs, "1128-065912-a2f0"), stream).directory
+
+
+def test_each_run_of_a_playbook_has_its_own_logs(tmp_path: Path) -> None:
+    save_play(tmp_path)
+    context = Context(Links(), tmp_path, tmp_path)
+
+    def read(word: str) -> tuple[set[int], str]:
+        directory = find_ended_run(tmp_path, word)
+        assert directory is not None
+        events = list(print_saved_output(directory, context, word=word))
+        texts = [event.text for event in events if isinstance(event, e.Message)]
+        return {event.rank for event in events if isinstance(event, e.Output)}, "".join(texts)
+
+    ranks, text = read("1128-065912-a2f0")
+    assert ranks == {0, 1}
+    assert "ipexctl logs 1128-065912-a2f0.2" in text
+    assert "ended:" not in text
+    for word in ("1128-065912-a2f0.2", "last"):
+        ranks, text = read(word)
+        assert ranks == {0, 1, 2, 3}
+        assert "ipexctl report 1128-065912-a2f0.2" in text
+    with pytest.raises(UsageError, match="has no rank 3"):
+        list(print_saved_output(tmp_path / "1128-065912-a2f0", context, {3}, "1128-065912-a2f0"))
+    for number in (1, 7):
+        with pytest.raises(UsageError, match="no saved run is called") as refused:
+            find_ended_run(tmp_path, f"1128-065912-a2f0.{number}")
+        expected = "runs of the same command: 1128-065912-a2f0, 1128-065912-a2f0.2"
+        assert (refused.value.exit, refused.value.reasons) == (Exit.INPUT, (expected,))
+
+
+def test_each_run_of_a_playbook_has_its_own_page_and_two_are_compared(tmp_path: Path) -> None:
+    directory = save_play(tmp_path / "runs")
+    context = Context(Links(), tmp_path, tmp_path)
+
+    def draw(*words: str) -> Any:
+        events = list(report(words, context, tuple, page=None, show=False))
+        return next(event.value for event in events if isinstance(event, e.Answer))
+
+    assert draw("1128-065912-a2f0").runs == ("1128-065912-a2f0",)
+    assert draw("1128-065912-a2f0.2").runs == draw("last").runs == ("1128-065912-a2f0.2",)
+    page = (directory / "report-1128-065912-a2f0.html").read_text()
+    assert "2 ranks on 1 host ended well" in page
+    assert "ended well" not in (directory / "report.html").read_text()
+    compared = draw("1128-065912-a2f0", "1128-065912-a2f0.2")
+    assert [(run.name, run.result) for run in compared.compared] == [
+        ("1128-065912-a2f0", "ok"), ("1128-065912-a2f0.2", "rank"),
+    ]  # fmt: skip
 
 
 def test_a_rank_that_wrote_nothing_is_named(tmp_path: Path) -> None:
