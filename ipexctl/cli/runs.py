@@ -170,7 +170,7 @@ def runs(ctx: typer.Context, context: Context, flags: options.RunsFlags) -> Work
     if flags.format is not None:
         raise UsageError("--format needs --export")
     if flags.prune:
-        words = [word for word in get_words(ctx) if word != "--json"]
+        words = [word for word in get_words(ctx)[1:] if word != "--json"]
         return prune_runs(saved, flags.names, chosen, policy, dry=not flags.yes, words=words)
     if not policy.is_empty or flags.yes:
         raise UsageError("--yes and the rules of which runs to remove need --prune")

@@ -63,7 +63,7 @@ def prune_runs(
             yield HostFailed(Failure("", Kind.STEP, what, code="prune"))
     spared = tuple(SparedRun(run.name, why) for run, why in choice.spared)
     size = sum(run.bytes for run in removed)
-    command = str(advise(*words, "--yes")) if dry and removed else None
+    command = str(advise("runs", *words, "--yes")) if dry and removed else None
     yield from finish_verb("runs", PruneAnswer(str(runs), tuple(removed), spared, size, dry or None, command))
 
 
