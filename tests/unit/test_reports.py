@@ -372,6 +372,25 @@ def test_a_process_without_a_rank_is_known_by_how_it_was_started() -> None:
         assert diagnosis.fix.startswith(f"leave out {option}," if option else "pass the environment on")
 
 
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("run", "--ppn", "2", "src/train.py"), "ipexctl migrate src/train.py"),
+        ((), "ipexctl migrate train.py"),
+        (("run", "-m", "pkg.train"), ""),
+    ],
+)
+def test_a_script_for_gpus_has_the_command_that_lists_all_of_it(words: tuple[str, ...], command: str) -> None:
+    title = words[-1].rpartition("/")[2] if words else "train.py"
+    _, begun, *failed = done(end(1, 1, error="RuntimeError: No CUDA GPUs are available"), reason="rank")
+    assert isinstance(begun, e.RunStarted)
+    events = [replace(STARTED, title=title, words=words), replace(begun, title=title), *failed]
+    diagnosis = of_run(fold_with_catalogue(events)).diagnosis
+    assert diagnosis
+    assert (diagnosis.code, diagnosis.command) == ("cuda", command)
+    assert diagnosis.fix.endswith(":") == bool(command)
+
+
 def test_a_run_that_lost_a_host_ends_with_the_same_run_without_it() -> None:
     started = replace(STARTED, words=("run", "--ppn", "2", "train.py"), selection_flags=("-f", "lab/hosts"))
     ends = [end(0, None, cause="stopped"), end(1, None, cause="stopped")]

@@ -160,25 +160,23 @@ def _find_last_loss(attempt: Attempt) -> float | None:
 def _make_command(state: RunState, option: str, *value: str, needs: str = "") -> Hint | None:
     """Returns the same command line with an option, if it is one of `run` that has the option that this ``needs``.
     Without such a need, the option itself is to be new."""
-    words, options = list(_find_asked(state).words), _list_options(state)
-    if words[:1] != ["run"] or (needs not in options if needs else option in options):
+    (own, script), options = _split_command(state), _list_options(state)
+    if own[:1] != ("run",) or (needs not in options if needs else option in options):
         return None
-    if option in options:
-        at = find_script_word(_find_asked(state).title, words)
-        words = [*Hint(["run", option, *value]).repeat(words[:at]).words, *words[at:]]
-    else:
-        words[1:1] = [option, *value]
-    return complete_hint(Hint(words), state.selection_flags)
+    words = Hint(["run", option, *value]).repeat(own).words if option in options else ["run", option, *value, *own[1:]]
+    return complete_hint(Hint([*words, *script]), state.selection_flags)
 
 
-def _find_asked(state: RunState) -> e.Started:
-    return state.run.asked or state.command or _NO_COMMAND
+def _split_command(state: RunState) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The words of the run's command line before its script, and from the script on."""
+    asked = state.run.asked or state.command or _NO_COMMAND
+    at = find_script_word(asked.title, asked.words)
+    return asked.words[:at], asked.words[at:]
 
 
 def _list_options(state: RunState) -> set[str]:
     """The options of ipexctl in the command line of the run."""
-    asked = _find_asked(state)
-    return {word.partition("=")[0] for word in asked.words[: find_script_word(asked.title, asked.words)]}
+    return {word.partition("=")[0] for word in _split_command(state)[0]}
 
 
 def _find_end(state: RunState) -> e.RunEnded | None:
@@ -231,7 +229,10 @@ def _find_cause(
         diagnosis = replace(diagnosis, title=f"{resumed.name}, which the ranks went on from, is damaged or incomplete")
         fix = "move it away on the hosts, then --resume auto takes the one before it; or from the beginning:"
         command = _make_command(state, "--resume", "off", needs="--keep") or command
-    texts = [text.fill(run=run) if isinstance(text, Hint) else text for text in (fix, command)]
+    script = [*_split_command(state)[1], attempt.started.title][0]
+    if isinstance(command, Hint) and command.words[0] == "migrate" and not script.endswith(".py"):  # a module, or more
+        fix, command = fix.rpartition("; ")[0], ""
+    texts = [text.fill(run=run, script=script) if isinstance(text, Hint) else text for text in (fix, command)]
     fix, command = (complete_hint(text, state.selection_flags) for text in texts)
     why = " ".join([diagnosis.why, *_describe_limits(state, cause, diagnosis.code)])
     return replace(cause, diagnosis=replace(diagnosis, why=why, fix=fix, command=command))
