@@ -333,6 +333,7 @@ class RankEnded(Event):
     line: str = ""  # of its script, in which it failed: "train.py:41"
     abort: int | None = None
     room: tuple[str, int] | None = None  # of a full disk that it met: a directory, free bytes
+    exit_line: str = ""  # of its script, that called sys.exit: "train.py:49"
 
 
 class RunEnded(Event):

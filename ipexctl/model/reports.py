@@ -109,6 +109,7 @@ class RankOutcome(Record):
     where: str = ""  # the line of its script shortly before it was killed for lack of memory
     line: str = ""  # of its script, in which it failed, or stood when the run was stalled: "train.py:41"
     abort: int | None = None  # the error code with which it called MPI_Abort
+    exit_line: str = ""  # of its script, that called sys.exit: "train.py:49"
 
 
 class StallPlace(Record):

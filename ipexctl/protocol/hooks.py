@@ -49,6 +49,30 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+def quietly(function: "Any") -> "Any":
+    """Returns the function without its exceptions: whatever goes wrong (the run's directory may be gone, or its disk
+    full) is not the script's trouble."""
+
+    def call(*args: "Any", **kwargs: "Any") -> "Any":
+        try:
+            return function(*args, **kwargs)
+        except Exception:
+            return None
+
+    return call
+
+
+def write_once(path: str, text: str) -> None:
+    """Writes a file, unless it is there, so that half of it is never seen. Raises OSError."""
+    import os
+
+    if not os.path.exists(path):
+        fresh = "%s.%d" % (path, os.getpid())
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            out.write(text)
+        os.rename(fresh, path)
+
+
 class ModuleHooks:
     """A finder for the beginning of `sys.meta_path`: ``hooks`` maps names of modules to what is called with the module
     once its code ran, the first time that it is imported."""
@@ -56,28 +80,21 @@ class ModuleHooks:
     def __init__(self, hooks: "Any") -> None:
         self.hooks = hooks
 
+    @quietly
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         """None where anything goes wrong: the import goes on without the hook."""
         hook = self.hooks.pop(name, None)
         if hook is None:
             return None
-        try:
-            import sys
+        import sys
 
-            others = [
-                finder.find_spec for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")
-            ]
-            spec: Any = next(filter(None, (find(name, path, target) for find in others)))
-            execute = spec.loader.exec_module
+        others = [finder.find_spec for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        spec: Any = next(filter(None, (find(name, path, target) for find in others)))
+        execute = spec.loader.exec_module
 
-            def execute_and_hook(module: "Any") -> None:
-                execute(module)
-                try:
-                    hook(module)
-                except Exception:
-                    pass  # as above
+        def execute_and_hook(module: "Any") -> None:
+            execute(module)
+            quietly(hook)(module)
 
-            spec.loader.exec_module = execute_and_hook
-            return spec
-        except Exception:
-            return None
+        spec.loader.exec_module = execute_and_hook
+        return spec

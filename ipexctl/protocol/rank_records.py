@@ -125,6 +125,7 @@ class RankEnded(NamedTuple):
     raised: float = 0.0  # when its script did by which it failed, by its host's clock: MPI may delay the end. 0: never
     stacks: str = ""  # of its threads shortly before it was killed, when its memory was about to run out
     room: Optional[Tuple[str, int]] = None  # of the full disk that its exception met: a directory, free bytes
+    exit_line: str = ""  # where its script called sys.exit: "path:number"
 
 
 class RankStack(NamedTuple):

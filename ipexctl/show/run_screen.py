@@ -129,8 +129,8 @@ def _first_failure(rank: RankOutcome, run: RunOutcome, below: Sequence[Renderabl
     items += [_LastWords(escape_lines(output), "" if rank.where else rank.line, below)] if output else []
     if rank.where:
         items.append(labelled("  line", (rank.where, STRONG), "  shortly before"))
-    words = ["" if rank.traceback else rank.error, run.diagnosis.evidence if run.diagnosis else ""]
-    plain = dict.fromkeys(map(strip_colours, words))
+    error = rank.error if rank.exit_line or not rank.traceback else ""
+    plain = dict.fromkeys(map(strip_colours, [error, run.diagnosis.evidence if run.diagnosis else ""]))
     items += [_LastWords([one_line(word)]) for word in plain if word not in output and not rank.oom]
     if rank.kernel:
         items.append(Line(text(f"  kernel: {rank.kernel}"), 10))
@@ -269,7 +269,7 @@ def describe_rank_end(rank: RankOutcome) -> str:
     if number := rank.signal:
         name = phrases.format_signal(number)
         return f"was killed by {name} (signal {number})" if name != f"signal {number}" else f"was killed by {name}"
-    return f"exited with code {rank.status}"
+    return f"exited with code {rank.status}" + (f" by sys.exit at {rank.exit_line}" if rank.exit_line else "")
 
 
 def locate_ranks(numbers: Sequence[int], run: RunOutcome) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ipexctl.act.ssh.shared_shell import EndFinder
-from ipexctl.decide.diagnosis.stack_traces import describe_position, find_script_line
+from ipexctl.decide.diagnosis.stack_traces import describe_position, find_script_line, parse_main_thread
 from ipexctl.decide.facts.cpu import _group_cpus_by_core
 from ipexctl.decide.facts.probe_output import _extract_questions
 from ipexctl.decide.launch.checkpoints import find_checkpoint_directory
@@ -64,7 +64,7 @@ def test_long_texts_of_one_kind_are_read_once(read: Callable[[], object]) -> Non
 @pytest.mark.parametrize(
     ("read", "expected"),
     [
-        (lambda: describe_position(FAULT), "x.py:3 <module>"),
+        (lambda: describe_position(parse_main_thread(FAULT)), "x.py:3 <module>"),
         (lambda: find_script_line(RAISED, ""), "x.py:3"),
         (lambda: [*_extract_questions(f"{NONCE} ended {NINES} q\t\n".encode(), NONCE)[0]], ["q"]),
         (lambda: fold_names([f"a{NINES}", f"a{NINES}1"]).count("9") > 4000, True),

@@ -116,10 +116,14 @@ def _judge(errors: KnownErrors, rank: RankOutcome) -> _Judged:
 
 
 def _add_host(match: ErrorMatch, ranks: Sequence[RankOutcome]) -> ErrorMatch:
-    """Returns the entry with the host of the rank that it names, if it names one alone."""
+    """Returns the entry with the host of the rank that it names, if it names one alone, and where that called exit."""
     who = match.words.get("who")
-    hosts = {f"rank {rank.rank}": rank.host for rank in ranks}
-    return replace(match, words={**match.words, "who": f"{who} on {hosts[who]}"}) if who in hosts else match
+    named = next((rank for rank in ranks if f"rank {rank.rank}" == who), None)
+    return replace(match, words={**match.words, "who": _name_ended_rank(named)}) if named else match
+
+
+def _name_ended_rank(rank: RankOutcome) -> str:
+    return f"rank {rank.rank} on {rank.host}" + (f" (sys.exit at {rank.exit_line})" if rank.exit_line else "")
 
 
 def _match_late_rank(errors: KnownErrors, first: _Judged, ranks: Sequence[RankOutcome]) -> ErrorMatch | None:
@@ -149,5 +153,4 @@ def _match_early_ends(errors: KnownErrors, first: _Judged, ranks: Sequence[RankO
     known = next((known for known in errors if known.code == _ENDED_EARLY), None)
     if not early or known is None or first.match is None:
         return None
-    names = join_names([f"rank {rank.rank} on {rank.host}" for rank in early], 3)
-    return replace(first.match, known=known, words={"who": names})
+    return replace(first.match, known=known, words={"who": join_names([*map(_name_ended_rank, early)], 3)})

@@ -71,19 +71,22 @@ Stack = tuple[StackFrame, ...]  # innermost first
 
 class RaisedError(Record):
     """An exception of a process that lives on: nobody caught it, in the main thread or in the one named ``thread``; or
-    the main thread has `handled` it so far, as in ``finally``. ``status``: the script called ``sys.exit``."""
+    the main thread has `handled` it so far, as in ``finally``. ``status``: the script called ``sys.exit``, there."""
 
     error: str = ""
     traceback: str = ""
     thread: str = ""
     handled: bool = False
     status: int | None = None
+    exit_line: str = ""
 
     def describe(self) -> str:
         """Returns what came of it, without the rank."""
         if self.status is not None:
             text = f" ({printable(self.error, _ERROR_LENGTH)})" if self.error else ""
-            return f"the script called sys.exit with code {self.status}{text}, and its process does not end"
+            place = self.exit_line.rpartition("/")[2]
+            place = f" at {printable(place, 200)}" if place else ""
+            return f"the script called sys.exit with code {self.status}{text}{place}, and its process does not end"
         line = find_script_line(self.traceback, "")
         error = printable(" ".join(self.error.split()), _ERROR_LENGTH) + (f" ({line})" if line else "")
         if self.thread:
@@ -123,12 +126,12 @@ def _parse_threads(text: str) -> list[Stack]:
 
 
 def read_errors(stack: RankStack) -> list[RaisedError]:
-    """Returns the exceptions that the process has reported with its stacks."""
+    """Returns the exceptions that the process has reported with its stacks, less an exit that is no failure."""
     errors: list[RaisedError] = []
     for text in _REPORTED_ERROR.findall(stack.text):
         with suppress(ValueError):  # the script's own words, or half a line
             errors.append(parse_json(RaisedError, text))
-    return errors
+    return [error for error in errors if error.status != 0]
 
 
 def describe_errors(stacks: Sequence[RankStack]) -> list[str]:
@@ -247,11 +250,6 @@ def describe_places(stacks: Sequence[RankStack]) -> tuple[StackPlace, ...]:
     )
 
 
-def describe_position(text: str) -> str:
-    """Returns where the main thread of these stacks is, in one line; empty without one."""
-    return _describe_position(parse_main_thread(text))
-
-
 def find_script_line(traceback: str, stacks: str) -> str:
     """Returns the user's own line, ``train.py:41``, in which this exception was raised, or a signal ended this thread;
     without one, that of the main thread of these stacks. Empty without both."""
@@ -272,8 +270,8 @@ def _find_own_frame(frames: Stack) -> StackFrame | None:
 
 
 def _describe_positions(stacks: Sequence[Stack]) -> list[str]:
-    """`_describe_position` of each; where two are the same, with the callers in which they differ."""
-    names = [_describe_position(frames) for frames in stacks]
+    """`describe_position` of each; where two are the same, with the callers in which they differ."""
+    names = [describe_position(frames) for frames in stacks]
     described = []
     for frames, name in zip(stacks, names, strict=True):
         twins = [other for other, same in zip(stacks, names, strict=True) if same == name and other != frames]
@@ -283,7 +281,7 @@ def _describe_positions(stacks: Sequence[Stack]) -> list[str]:
     return described
 
 
-def _describe_position(frames: Stack) -> str:
+def describe_position(frames: Stack) -> str:
     """``torch/distributed/distributed_c10d.py:2810 all_reduce ← train.py:88 step``: innermost, and the user's."""
     own, first = _find_own_frame(frames), frames[0] if frames else None
     return " ← ".join(map(str, filter(None, [first, own if own != first else None])))

@@ -444,7 +444,8 @@ def _make_rank_end(record: rank_records.RankEnded) -> e.RankEnded:
         cause="lost" if lost else "stopped" if record.by_us and record.status != 0 else "",
         error=f"killed by the kernel: {oom}" if oom else record.error,
         oom=oom,
-        where=stack_traces.describe_position(record.stacks),
+        where=stack_traces.describe_position(stack_traces.parse_main_thread(record.stacks)),
         line=stack_traces.find_script_line(record.traceback, record.stacks),
         libraries=tuple(LoadedLibrary(*library) for library in record.libraries),
+        exit_line=printable(record.exit_line.rpartition("/")[2], 200),
     )

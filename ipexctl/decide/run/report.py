@@ -345,7 +345,7 @@ def _judge_rank(state: RunState, rank: RankState, shifts: Mapping[str, float]) -
     return replace(
         outcome,
         **select_attributes(
-            end, "status", "signal", "abort", "error", "traceback", "kernel", "oom", "libraries", "where"
+            end, "status", "signal", "abort", "error", "traceback", "kernel", "oom", "libraries", "where", "exit_line"
         ),
         host=end.host or rank.host,
         at=end.at + shifts.get(end.host, 0.0) if end.at else rank.ended_at,

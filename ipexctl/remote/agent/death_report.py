@@ -4,7 +4,7 @@ import os
 import re
 import signal
 from contextlib import suppress
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
 from ipexctl.protocol.hooks import ERROR, RANKS, STACKS
 from ipexctl.protocol.rank_records import RankEnded
@@ -50,6 +50,7 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     exceptions = _read_uncaught_exceptions(base)
     of_helper = {} if end.signal else next((each for each in exceptions.values() if "error" in each), {})
     own = _find_script_error(exceptions, pid)
+    own = {} if own.get("status") == 0 else own  # what ended it came later
     report = own if "error" in own else _read_elastic_error(elastic) or of_helper
     trace = str(report.get("traceback", ""))
     if end.signal in CRASHES and not trace:  # torch's threads may abort at the exit after an exception
@@ -72,17 +73,28 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     return end._replace(error=str(report.get("error", "")), traceback=trace, kernel=line)
 
 
+def read_exit_line(directory: str, rank: int, pid: int) -> str:
+    """Returns where the script called ``sys.exit``, by which it has ended; "" where it did not."""
+    try:
+        return str(files.read_json(directory, os.path.join(RANKS, "%d.%d%s" % (rank, pid, ERROR))).get("exit_line", ""))
+    except (OSError, ValueError):
+        return ""
+
+
 def _read_uncaught_exceptions(base: str) -> "Dict[int, Dict[str, Any]]":
     """The rank's processes with an exception that nobody caught, the latest first: what sitecustomize kept of it."""
     import glob  # each wrapper would pay for it
 
     exceptions = {}
-    for path in sorted(glob.glob(glob.escape(base) + ".*" + ERROR), key=_get_mtime, reverse=True):
-        try:
+    for path in glob.glob(glob.escape(base) + ".*" + ERROR):
+        with suppress(OSError, ValueError):
             exceptions[int(path.split(".")[-2])] = files.read_json("/", path)
-        except (OSError, ValueError):
-            continue
-    return exceptions
+    return dict(sorted(exceptions.items(), key=_get_time, reverse=True))
+
+
+def _get_time(item: "Tuple[int, Dict[str, Any]]") -> float:
+    at = item[1].get("at")
+    return at if isinstance(at, float) else 0.0
 
 
 def _find_script_error(exceptions: "Dict[int, Dict[str, Any]]", pid: int) -> "Dict[str, Any]":
@@ -91,14 +103,6 @@ def _find_script_error(exceptions: "Dict[int, Dict[str, Any]]", pid: int) -> "Di
     own = exceptions.get(pid, {})
     own = exceptions.get(own.get("child", pid), own)
     return next((other for other in exceptions.values() if "of" in own and other.get("argv") == own["of"]), own)
-
-
-def _get_mtime(path: str) -> float:
-    """When, in Unix seconds; 0 when the file is gone by now."""
-    try:
-        return os.path.getmtime(path)
-    except OSError:
-        return 0.0
 
 
 def _read_elastic_error(path: str) -> "Dict[str, Any]":

@@ -80,24 +80,14 @@ class Hooks(names.ModuleHooks):
             self.hooks.update(dict.fromkeys(WORLDS, self.hook_world))
         self.meeting = directory, rank, meeting
 
+    @names.quietly
     def record_stage(self, stage: str) -> None:
         """The rank is at this stage. Said once, by the first of its processes that gets there."""
-        if stage in self.reached:
-            return
-        self.reached.add(stage)
-        path = "%s.%s%s" % (self.base, stage, names.RECORD)
-        try:
+        if stage not in self.reached:
+            self.reached.add(stage)
             import time
 
-            if os.path.exists(path):
-                return
-            fresh = "%s.%d" % (path, os.getpid())
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            os.write(fd, ('{"at": %r}' % time.time()).encode())
-            os.close(fd)
-            os.rename(fresh, path)
-        except Exception:
-            pass  # the run's directory may be gone or its disk full: not the script's trouble
+            names.write_once("%s.%s%s" % (self.base, stage, names.RECORD), '{"at": %r}' % time.time())
 
     def make_excepthook(self, before: "Any") -> "Any":
         def note(kind: "Any", error: BaseException, trace: "Any") -> None:
@@ -121,11 +111,11 @@ class Hooks(names.ModuleHooks):
 
         module.excepthook = note
 
-    def record_error(self, ending: str, kind: "Any", error: "Any", trace: "Any", **fields: "Any") -> None:
+    def record_error(self, ending: str, kind: "Any", value: "Any", trace: "Any", **fields: "Any") -> None:
         for _ in range(2):  # a handler of a signal may raise meanwhile, as that of a DataLoader whose worker has died
             try:
                 drop_own_frames(trace)
-                report = dict(describe_error(kind, error, trace), **fields)
+                report = dict(describe_error(kind, value, trace), **fields)
                 path = "%s.%d%s" % (self.base, os.getpid(), ending)
                 with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
                     __import__("json").dump(report, out)
@@ -151,28 +141,24 @@ class Hooks(names.ModuleHooks):
             return
         faulthandler.enable(fd)
         faulthandler.register(names.STACKS_SIGNAL, fd, all_threads=True, chain=False)
-        try:
-            take_signals_in_thread(fd)
-        except Exception:
-            pass  # there may be no more threads: the program's own gets it then
+        names.quietly(take_signals_in_thread)(fd)  # there may be no more threads: the program's own gets it then
 
+    @names.quietly
     def record_libraries(self) -> None:
         """Which libraries that should be there once are loaded, by the first process of the rank that has torch: after
         its first collective, or at its end."""
         path = self.base + names.LIBRARIES
         if "torch" not in sys.modules or os.path.exists(path):
             return
-        try:
-            import re
+        import re
 
-            with open("/proc/self/maps", "rb") as maps:
-                found = {line.split(None, 5)[5].rstrip() for line in maps if b".so" in line}
-            named = sorted(name for name in found if re.search(LIBRARY, name))
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                out.write(b"\n".join(named))
-        except Exception:
-            pass  # as above
+        with open("/proc/self/maps", "rb") as maps:
+            found = {line.split(None, 5)[5].rstrip() for line in maps if b".so" in line}
+        named = sorted(name for name in found if re.search(LIBRARY, name))
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(b"\n".join(named))
 
+    @names.quietly
     def wait_for_gloo_threads(self) -> None:
         """Waits until Gloo's threads rest, which takes two looks.
 
@@ -182,19 +168,16 @@ class Hooks(names.ModuleHooks):
         DistributedDataParallel's reducer does at the end of a script's main, both wait for each other for ever."""
         if names.CONNECTED not in self.reached:
             return
-        try:
-            import time
+        import time
 
-            end = time.monotonic() + LOOP_TIMEOUT
-            before = None
-            while time.monotonic() < end:
-                time.sleep(LOOP_POLL)
-                now = read_gloo_threads()
-                if now == before and all(state == b"S" for state, _ in now.values()):
-                    return
-                before = now
-        except Exception:
-            pass  # without /proc it has had its moment
+        end = time.monotonic() + LOOP_TIMEOUT
+        before = None
+        while time.monotonic() < end:
+            time.sleep(LOOP_POLL)
+            now = read_gloo_threads()  # without /proc it has had its moment
+            if now == before and all(state == b"S" for state, _ in now.values()):
+                return
+            before = now
 
     # The import system asks this before its own finders.
 
@@ -207,7 +190,7 @@ class Hooks(names.ModuleHooks):
         """Returns what watches how this rank meets others; None where there are none."""
         directory, rank, meeting = self.meeting
         if meeting and self.worlds is None:  # not before the script needs it
-            self.worlds = __import__("_ipexctl_worlds").Worlds(directory, rank, meeting)
+            self.worlds = __import__("_ipexctl_worlds").Worlds(directory, rank, meeting, self.record_error)
         return self.worlds
 
     def hook_world(self, module: "Any") -> None:
@@ -290,7 +273,8 @@ def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
     if isinstance(error, SyntaxError):  # the lines of which begin with the text of the script
         last = "%s: %s" % (kind.__name__, error)
     report: "Any" = {"error": cut(last, 2000), "traceback": cut(text, 20000), "at": time.time()}
-    report["argv"] = read_own_command()
+    with open("/proc/self/cmdline", "rb") as cmdline:
+        report["argv"] = format_command(os.fsdecode(cmdline.read()).split("\0")[:-1])
     if any(words in text for words in DISK_FULL):
         report["room"] = find_tightest_directory(error, trace)
     if kind.__name__ == "CalledProcessError":
@@ -343,33 +327,25 @@ def format_command(command: "Any") -> str:
     return "\0".join(map(str, command if isinstance(command, (list, tuple)) else [command]))[:WORDS]
 
 
-def read_own_command() -> str:
-    """Returns what this process was started with."""
-    with open("/proc/self/cmdline", "rb") as cmdline:
-        return format_command(os.fsdecode(cmdline.read()).split("\0")[:-1])
-
-
+@names.quietly
 def _install_hooks() -> None:
     directory, rank = os.environ.get(names.DIRECTORY_ENV), os.environ.get(names.RANK_ENV)
     if not directory or not rank:
         return
     hooks = Hooks(directory, rank)
     sys.excepthook = hooks.make_excepthook(sys.excepthook)
-    try:
-        hooks.record_stage(names.PYTHON)
-        hooks.enable_stack_dumps()
-        sys.meta_path.insert(0, hooks)
-        import atexit
+    hooks.record_stage(names.PYTHON)
+    hooks.enable_stack_dumps()
+    sys.meta_path.insert(0, hooks)
+    import atexit
 
-        atexit.register(hooks.record_libraries)
-        atexit.register(hooks.wait_for_gloo_threads)  # the first to be registered is the last to be called
-        atexit.register(hooks.judge_world)
-        if os.environ.get(names.PROFILE_ENV):
-            __import__("_ipexctl_profile").install_profiler(directory, rank)  # it lies beside this file then
-        if "threading" in sys.modules:  # the last: the oldest Python has no hook there
-            hooks.hook_threads(sys.modules["threading"])
-    except Exception:
-        pass
+    atexit.register(hooks.record_libraries)
+    atexit.register(hooks.wait_for_gloo_threads)  # the first to be registered is the last to be called
+    atexit.register(hooks.judge_world)
+    if os.environ.get(names.PROFILE_ENV):
+        __import__("_ipexctl_profile").install_profiler(directory, rank)  # it lies beside this file then
+    if "threading" in sys.modules:  # the last: the oldest Python has no hook there
+        hooks.hook_threads(sys.modules["threading"])
 
 
 def find_tightest_directory(error: "Any", trace: "Any") -> "Any":

@@ -33,27 +33,16 @@ IMPI = "/impi_torch/"
 RUN = os.environ.get(names.RUN_ENV, "")  # also TORCHELASTIC_RUN_ID, but for ranks of another torchrun
 HOOKS = ("/_ipexctl_", "/sitecustomize.py")
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3.", *HOOKS)
-
-
-def quietly(function: "Any") -> "Any":
-    """Returns the function without its exceptions: whatever goes wrong here is not the script's trouble."""
-
-    @wraps(function)
-    def call(*args: "Any", **kwargs: "Any") -> "Any":
-        try:
-            return function(*args, **kwargs)
-        except Exception:
-            return None
-
-    return call
+quietly = names.quietly
 
 
 class Worlds:
     """``rank`` is this process's; ``meeting``: `hooks.MEETING_ENV`."""
 
-    def __init__(self, directory: str, rank: str, meeting: str) -> None:
+    def __init__(self, directory: str, rank: str, meeting: str, record_error: "Any" = None) -> None:
         self.base, self.rank = os.path.join(directory, names.RANKS, rank), int(rank)
         address, port, together = meeting.split(" ")
+        self.record_error = record_error  # of `sitecustomize.Hooks`
         self.together = together == "1"  # the ranks are to work together
         self.planned = {"MASTER_ADDR": address, "MASTER_PORT": port}
         self.script = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0])
@@ -68,14 +57,10 @@ class Worlds:
     @quietly
     def write(self, name: str, kind: str, **fields: "Any") -> None:
         """A record of this rank, once for each name, by the first of its processes that has it."""
-        path = "%s.%s%s" % (self.base, name, names.RECORD)
-        if name in self.written or os.path.exists(path):
-            return
-        self.written.add(name)
-        fresh = "%s.%d" % (path, os.getpid())
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-            json.dump(dict(fields, kind=kind, rank=self.rank, host="", at=time.time()), out)
-        os.rename(fresh, path)
+        if name not in self.written:
+            self.written.add(name)
+            record = dict(fields, kind=kind, rank=self.rank, host="", at=time.time())
+            names.write_once("%s.%s%s" % (self.base, name, names.RECORD), json.dumps(record))
 
     def note_world(self, via: str, size: int, member: int, exchanged: bool) -> None:
         """This process is in such a world."""
@@ -286,31 +271,47 @@ class Worlds:
 
     @quietly
     def note_end(self, error: BaseException) -> None:
-        """Notes with which status the script ends, as its process may be killed before it has. Has mpi4py end the whole
-        job then, as ``python -m mpi4py`` does after an exception: MPI_Finalize waits for ranks that wait for it."""
-        path = "%s.%d%s" % (self.base, os.getpid(), names.ERROR)
-        if isinstance(error, SystemExit) and error.code and not os.path.exists(path):
-            end = {"status": 1, "error": str(error.code)[:2000]}  # as Python does with words
-            if isinstance(error.code, int):
-                end = {"status": int(error.code)}  # which may be a truth value
-            with open(path, "w") as out:
-                json.dump(dict(end, at=time.time()), out)
+        """Has mpi4py end the whole job, as ``python -m mpi4py`` does after an exception: MPI_Finalize waits for ranks
+        that wait for it."""
         mpi: Any = sys.modules.get("mpi4py.MPI")
         if mpi and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() > 1:
             __import__("mpi4py.run").run.set_abort_status(error)  # of mpi4py 3.0 and later
 
+    @quietly
+    def note_exit(self, code: "Any", line: str, cause: "Any") -> None:
+        """Notes how and where the script ends, as its process may be killed before it has. What it handled then, and
+        may have written into a file of its own, is why it fails."""
+        path = "%s.%d%s" % (self.base, os.getpid(), names.ERROR)
+        end: "Any" = {"exit_line": line, "status": 1}  # as Python does with words
+        if code is None or isinstance(code, int):
+            end["status"] = int(code or 0)  # which may be a truth value
+        else:
+            end["error"] = str(code)[:2000]
+        if cause is not None and end["status"]:
+            self.record_error(names.ERROR, type(cause), cause, cause.__traceback__, **end)
+        else:
+            names.write_once(path, json.dumps(dict(end, at=time.time())))
+
     def hook_exit(self) -> None:
-        """The same for ``sys.exit(3)``, of which no hook of Python's is told: its exception dies outside of all frames
+        """Has ``sys.exit(3)`` noted, of which no hook of Python's is told: its exception dies outside of all frames
         where nobody has caught it."""
-        note_end = self.note_end
+        note_exit, note_end = self.note_exit, self.note_end
 
         class ScriptExit(SystemExit):
+            line = ""
+
             def __del__(self) -> None:
                 if sys._getframe().f_back is None:
+                    note_exit(self.code, self.line, self.__context__)
                     note_end(self)
 
+            def __reduce__(self) -> "Any":
+                return SystemExit, self.args
+
         def exit(status: "Any" = None) -> "Any":
-            raise ScriptExit(status)
+            error = ScriptExit(status)
+            error.line = find_call()
+            raise error
 
         if sys.exit.__module__ == "sys":  # a script may have its own
             sys.exit = exit

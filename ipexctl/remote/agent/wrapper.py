@@ -162,7 +162,8 @@ class Wrapper:
             end = death_report.describe_rank_death(self.directory, end, child.pid, kernel, elastic)
         if end.abort is not None and end.error:  # the exception is the cause, the call what followed
             end = end._replace(status=end.abort & 0xFF or 1, abort=None)
-        return end._replace(libraries=loaded)
+        exit_line = death_report.read_exit_line(self.directory, self.rank, child.pid)
+        return end._replace(libraries=loaded, exit_line=exit_line)
 
     def start_script(self) -> "subprocess.Popen[bytes]":
         """The script's process, in a session of its own: what it sends to its group is not for us. Raises OSError."""

@@ -62,6 +62,14 @@ def test_a_script_that_called_exit_has_failed_then(ranks: Path, how: dict[str, A
     assert (end.status, end.signal, end.at, end.error) == (status, 0, at, "" if "signal" in how else HELPERS)
 
 
+def test_what_ends_a_script_that_had_asked_to_end_well_came_later(ranks: Path) -> None:
+    (ranks / "3.1.error").write_text(json.dumps({"status": 0, "at": 41.5, "exit_line": "/home/u/brk.py:49"}))
+    end = reported(ranks)
+    assert (end.status, end.signal, end.raised, end.traceback[:18]) == (None, signal.SIGABRT, 0.0, "Fatal Python error")
+    assert death_report.read_exit_line(str(ranks.parent), 3, 1) == "/home/u/brk.py:49"
+    assert death_report.read_exit_line(str(ranks.parent), 3, 2) == ""
+
+
 HELPER = "subprocess.run([sys.executable, '-c', 'import no_such_module'], stderr=subprocess.DEVNULL, check={check})"
 OWN, HELPERS = "ValueError: no", "ModuleNotFoundError: No module named 'no_such_module'"
 TORCHRUN = """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.diagnosis.stack_traces import describe_position
+from ipexctl.decide.diagnosis.stack_traces import describe_position, parse_main_thread
 from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
 from ipexctl.remote.agent import memory_watch
 from ipexctl.remote.agent.memory_watch import MemoryGroup, MemoryWatch, read_resident
@@ -66,7 +66,7 @@ def test_a_rank_that_grows_where_nothing_is_left_says_where_it_is(tmp_path: Path
         watch.group = fill(tmp_path, 100 << 20, 100 << 20)
         watch.start()
         wait(lambda: "grow" in watch.read_last_stacks())
-        line = describe_position(watch.read_last_stacks())
+        line = describe_position(parse_main_thread(watch.read_last_stacks()))
     assert line in ("train.py:10 grow", "train.py:9 grow")
 
 

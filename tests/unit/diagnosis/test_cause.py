@@ -156,6 +156,16 @@ def test_a_rank_that_ended_well_while_others_waited_for_it_is_named(at: float) -
     assert cause.diagnosis.evidence == PEER
 
 
+@pytest.mark.parametrize(
+    "message", [PEER, "impi_torch._launch.ImpiError: impi: allreduce #31: rank 1 ended its script without it"]
+)
+def test_the_line_of_an_exit_that_others_did_not_expect_is_named(message: str) -> None:
+    left = replace(ended(1, 1.0), exit_line="brk.py:49")
+    cause = find_cause(ERRORS, [failed(0, 5.0, message), left], "")
+    assert cause.diagnosis is not None
+    assert cause.diagnosis.title.startswith("rank 1 on n1 (sys.exit at brk.py:49) had finished with the group while")
+
+
 def test_ranks_that_ended_well_are_not_named_where_another_rank_is_the_cause() -> None:
     assert judge(failed(0, 5.0, PEER), failed(2, 5.1, "KeyError: 1"), ended(1, 1.0)) == ([2, 0], None)
     assert judge(failed(0, 5.0, PEER), ended(1, 60.0)) == ([0], "peer")

@@ -35,6 +35,17 @@ TORCH = """
 def init_process_group(): pass
 def destroy_process_group(): print("destroyed", flush=True)
 def broadcast(): raise ValueError("no such root")
+def get_world_size(): return 2
+def get_rank(): return 1
+"""
+EXITS = """
+import sys
+import torch.distributed as dist
+dist.init_process_group()
+try:
+    dist.broadcast()
+except ValueError:
+    sys.exit({})
 """
 TOLD = {"connected": "let go\n", "destroyed": "let go\ndestroyed\n", "alone": ""}
 
@@ -51,9 +62,11 @@ def run_with_hooks(directory: Path, script: str, *words: str) -> subprocess.Comp
     own.mkdir()
     for name, data in agent.read_hooks().items():
         (own / name).write_bytes(data)
-    paths = {"PYTHONPATH": f"{own}{os.pathsep}{directory}", "IPEXCTL_DIR": str(directory / "run"), "IPEXCTL_RANK": "3"}
-    command = [sys.executable, "-c", script, *words]
-    return subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, timeout=60)
+    (directory / "rank.py").write_text(script)
+    env = {"PYTHONPATH": f"{own}{os.pathsep}{directory}", "IPEXCTL_DIR": str(directory / "run"), "IPEXCTL_RANK": "3"}
+    command = [sys.executable, str(directory / "rank.py"), *words]
+    env["IPEXCTL_MEETING"] = "node0 1 1"
+    return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=60)
 
 
 def test_a_python_without_hooks_of_threads_has_the_other_hooks(tmp_path: Path) -> None:
@@ -79,6 +92,32 @@ def test_the_error_of_a_groups_result_is_what_the_group_says(tmp_path: Path) -> 
     record = json.loads(next((tmp_path / "run/ranks").glob("3.*.error")).read_text())
     assert record["error"] == "RuntimeError: ImpiError: impi: allreduce #9: rank 1 left"
     assert done.stderr.endswith(f"\n{record['error']}\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "error"),
+    [
+        ("0", 0, None), ("", 0, None), ("1", 1, "ValueError: no such root"), ("'bad config'", 1, "bad config"),
+    ],
+)  # fmt: skip
+def test_an_exit_is_kept_with_its_line_and_what_the_script_handled(
+    tmp_path: Path, code: str, status: int, error: str | None
+) -> None:
+    done = run_with_hooks(tmp_path, EXITS.format(code))
+    assert (done.returncode, done.stderr) == (status, "bad config\n" if "config" in code else "")
+    record = json.loads(next((tmp_path / "run/ranks").glob("3.*.error")).read_text())
+    assert (record["status"], record.get("error")) == (status, error)
+    assert record["exit_line"] == f"{tmp_path}/rank.py:8"
+    assert ("distributed_c10d.py" in record.get("traceback", "")) == bool(status)
+
+
+def test_an_exit_that_another_process_raised_can_be_sent(tmp_path: Path) -> None:
+    script = EXITS.format("3").replace("sys.exit(3)", "pickle.loads(pickle.dumps(caught))")
+    script = script.replace("except ValueError", "except SystemExit as caught").replace(
+        "dist.broadcast()", "sys.exit(3)"
+    )
+    done = run_with_hooks(tmp_path, f"import pickle{script}")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("stage", TOLD)

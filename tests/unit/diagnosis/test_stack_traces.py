@@ -447,12 +447,15 @@ TRACE = 'Traceback (most recent call last):\n  File "/home/u/brk.py", line 56, i
          ["ranks 0,2 on xeon00, xeon01: the script has ended with ValueError: no (brk.py:56),"
           " and its process does not end"],
          True),
-        ([stack(0), raised(1, status=1, error="bad config")],
-         ["rank 1 on xeon00: the script called sys.exit with code 1 (bad config), and its process does not end"], True),
+        ([stack(0), raised(1, status=1, error="bad config", exit_line="/home/u/brk.py:51")],
+         ["rank 1 on xeon00: the script called sys.exit with code 1 (bad config) at brk.py:51,"
+          " and its process does not end"],
+         True),
         ([stack(0), raised(1, error="ValueError: no", traceback=TRACE, handled=True)],
          ["rank 1 on xeon00: handles ValueError: no (brk.py:56): what it does in finally or except does not end"],
          False),
         ([raised(rank, error="ImportError: no", handled=True) for rank in (0, 1)], [], False),
+        ([stack(0), raised(1, status=0, exit_line="/home/u/brk.py:49")], [], False),
         ([stack(0), stack(1, f"{RAISED}{{\n{RAISED}3\n{FAULT}")], [], False),
     ],
 )  # fmt: skip

@@ -130,6 +130,13 @@ def test_a_stack_that_lies_in_libraries_alone_is_shown() -> None:
     assert "line 89 in f" in ending(ended(1, None, signal=6, traceback=crash))
 
 
+def test_an_exit_is_shown_with_its_line_its_words_and_what_the_script_handled() -> None:
+    trace = 'Traceback (most recent call last):\n  File "brk.py", line 49, in <module>\nOSError: no sample'
+    text = ending(ended(1, 1, error="giving up", traceback=trace, exit_line="brk.py:51"))
+    assert "rank 1 on a exited with code 1 by sys.exit at brk.py:51" in text
+    assert "  OSError: no sample\n  giving up\n" in text
+
+
 def test_of_a_crash_the_thread_that_crashed_is_shown() -> None:
     threads = (("/h/hooks/_worlds.py", "answer"), ("/h/train.py", "load"))
     others = "".join(
