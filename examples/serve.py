@@ -20,6 +20,7 @@ import hmac
 import http.client
 import json
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -56,28 +57,25 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self.handle_request(b"")
-
-    def do_POST(self) -> None:
         size = self.headers.get("Content-Length", "0")
-        if not size.isdecimal() or "Transfer-Encoding" in self.headers:
-            self.close_connection = True
-            self.reply(411, {"error": "the request does not tell its length (Content-Length)"})
-        elif int(size) > LARGEST:
-            self.close_connection = True
-            self.reply(413, {"error": "the request is too large"})
-        else:
-            self.handle_request(self.rfile.read(int(size)))
-
-    def handle_request(self, body: bytes) -> None:
         key = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        refusal = None
         if TOKEN and self.path != "/health" and not hmac.compare_digest(key.encode(), TOKEN.encode()):
-            self.reply(401, {"error": "the key of this API is wrong"})
+            refusal = 401, "the key of this API is wrong"
+        elif not re.fullmatch("[0-9]{1,20}", size) or "Transfer-Encoding" in self.headers:
+            refusal = 411, "the request does not tell its length (Content-Length)"
+        elif int(size) > LARGEST:
+            refusal = 413, "the request is too large"
+        if refusal:
+            self.close_connection = True  # the body is not read
+            self.reply(refusal[0], {"error": refusal[1]})
             return
         try:
-            self.answer(body)
+            self.answer(self.rfile.read(int(size)))
         except (ValueError, KeyError, TypeError, http.client.InvalidURL) as error:
             self.reply(400, {"error": f"the request cannot be read: {error}"})
+
+    do_POST = do_GET
 
     def answer(self, body: bytes) -> None:
         raise NotImplementedError

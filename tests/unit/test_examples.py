@@ -137,7 +137,8 @@ def test_a_request_that_is_wrong_costs_the_router_of_serve_no_replica(address: s
             client.sendall(data)
             return client.recv(1 << 16).split(b" ", 2)[1]
 
-    env = {**os.environ, "MASTER_ADDR": address, "MASTER_PORT": str(port), "RANK": "0"}
+    env = {**os.environ, "MASTER_ADDR": address, "MASTER_PORT": str(port), "RANK": "0", "SERVE_TOKEN": "k"}
+    key = "Authorization: Bearer k\r\n"
     words = [sys.executable, "-u", str(find_by_name("serve.py", "examples"))]
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
         try:
@@ -145,9 +146,11 @@ def test_a_request_that_is_wrong_costs_the_router_of_serve_no_replica(address: s
             assert server.stdout.readline().startswith("the API is at http://")
             assert server.stdout.readline().startswith("replica 0 is up at ")
             for length in ("-1", "x", "1\r\nTransfer-Encoding: chunked"):
-                request = f"POST /v1/completions HTTP/1.1\r\nContent-Length: {length}\r\n\r\n"
+                request = f"POST /v1/completions HTTP/1.1\r\n{key}Content-Length: {length}\r\n\r\n"
                 assert ask(request.encode()) == b"411"
-            assert ask(b"GET /\x01 HTTP/1.1\r\n\r\n") == b"400"
-            assert ask(b"GET /v1/models HTTP/1.1\r\n\r\n") == b"200"
+            # Nobody waits for the body of a client without the key.
+            assert ask(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 16000000\r\n\r\n") == b"401"
+            assert ask(f"GET /\x01 HTTP/1.1\r\n{key}\r\n".encode()) == b"400"
+            assert ask(f"GET /v1/models HTTP/1.1\r\n{key}\r\n".encode()) == b"200"
         finally:
             os.killpg(server.pid, signal.SIGKILL)
