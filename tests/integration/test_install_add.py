@@ -163,6 +163,7 @@ def test_a_package_for_another_torch_is_named_before_and_as_the_cause(bench: Ben
         (failure,) = (event.failure for event in played.events if isinstance(event, HostFailed))
         assert failure.what.endswith("(bitsandbytes is made for CUDA)")
         assert (failure.hint or "").startswith("leave bitsandbytes out: train in bf16")
+        assert "; without bitsandbytes:" in (failure.hint or "")
 
 
 BACKEND = """\

@@ -201,7 +201,7 @@ def _suggest_others(job: InstallJob, host: str, failed: Sequence[str], fix: str)
             words += ["--with", text]
     if not (words[1:] and left):
         return fix or None
-    return advise(*words, text=f"{fix or f'without {join_names(left, 3)}'}:")
+    return advise(*words, text=f"{fix}; without {join_names(left, 3)}:".removeprefix("; "))
 
 
 def _list_preloads(job: InstallJob, name: str, ready: Runtime) -> list[list[str]]:
