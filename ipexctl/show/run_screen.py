@@ -250,7 +250,7 @@ def choose_next_step(run: RunOutcome) -> tuple[str, str]:
         return "a command or a library was not found", advise("doctor")
     if first:
         return f"all that rank {first.rank} wrote:", advise("logs", run.run, "--rank", str(first.rank))
-    if run.stall:
+    if run.stall and (not run.places or any(place.line or place.call for place in run.places)):  # else: no stacks
         what = "where the ranks stood:"
         if not run.stalled:
             what = f"--stall kill ends such a run by itself; {what}"

@@ -425,6 +425,9 @@ def test_a_stopped_stall_ends_with_the_command_that_prints_the_stacks() -> None:
     compared = e.StallCompared((), "the ranks are in different collectives: …", ())
     report = folded(STARTED, RUN, stall, compared, e.RunEnded("r1", "stopped", "Ctrl-C"))
     assert list_next_commands(None, report) == [["ipexctl", "logs", "r1", "--stacks"]]
+    compared = replace(compared, places=(StallPlace((0, 1)),))  # programs, which have none
+    report = folded(STARTED, RUN, stall, compared, e.RunEnded("r1", "stopped", "Ctrl-C"))
+    assert list_next_commands(None, report) == [["ipexctl", "logs", "r1"]]
 
 
 def test_a_full_disk_under_torch_save_is_known_with_what_was_free_on_that_host() -> None:

@@ -46,8 +46,8 @@ _STATES = {
     "T": "stopped by a signal (SIGSTOP); SIGCONT lets it go on",
     "t": "stopped by a debugger",
     "D": "stuck in the kernel, as on a disk or a network file system that does not answer",
-    "R": "computes",
-    "S": "sleeps",
+    "R": "no stack: computes, or waits in MPI (which uses the processor)",
+    "S": "no stack: sleeps",
     "X": "has ended",
     "Z": "has ended",
 }
@@ -309,7 +309,7 @@ def describe_stall(stalled: Stalled, hosts: Sequence[str], *, hopeless: bool = F
         for letter, text in odd.items()
     )
     if stalled.kind == "all":
-        what = odd_text or ("all compute" if states.keys() == {"R"} else f"processes: {counts}")
+        what = odd_text or ("all use the processor" if states.keys() == {"R"} else f"processes: {counts}")
         if len(stalled.ranks) == 1:
             return f"no progress for {seconds}: {_locate_ranks(stalled.ranks, hosts)} is silent ({what})"
         where = f"all {len(stalled.ranks)} ranks on {_format_hosts(stalled.ranks, hosts)}"
@@ -338,14 +338,15 @@ def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
     lines = []
     if odd := find_odd_ranks(groups):
         names = ", ".join(dict.fromkeys(host for group in few for host in group.hosts))
-        does, one = "does" if len(odd) == 1 else "do", len(most.ranks) == 1
-        wait, are = ("waits", "is") if one else ("wait", "are")
-        where = f"{wait} in {most.function}" if most.function else f"{are} elsewhere"
-        lines.append(f"{len(most.ranks)} of {size} ranks {where}, {format_ranks(odd)} on {names} {does} not")
-    elif few:
+        does, be = ("does", "is") if len(odd) == 1 else ("do", "are")
+        others, wait = f"{len(most.ranks)} of {size} ranks", "waits" if len(most.ranks) == 1 else "wait"
+        who = f"{format_ranks(odd)} on {names}"
+        called = f"{others} {wait} in {most.function}, {who} {does} not"
+        lines.append(called if most.function else f"{who} {be} elsewhere than {others}")
+    elif few and any(group.function for group in groups):
         verb = "wait" if all(group.waits for group in groups) else "are"
         lines.append(f"the ranks {verb} at {len(groups)} different places")
-    elif len(most.ranks) > 1:
+    elif len(most.ranks) > 1 and most.function:
         lines.append(f"all {len(most.ranks)} ranks are at the same place")
     labels = [format_ranks(group.ranks) for group in groups]
     if few and not odd:

@@ -370,7 +370,15 @@ def test_ranks_that_wait_in_several_calls_are_reported_with_all_of_them() -> Non
 
 def test_a_stack_of_our_hook_alone_is_described_by_its_state() -> None:
     ending = dump("/x/sitecustomize.py:140 wait_for_gloo_threads")
-    assert format_comparison(group_stacks([stack(0, ending, "S")]), 1) == ["  rank 0  sleeps"]
+    assert format_comparison(group_stacks([stack(0, ending, "S")]), 1) == ["  rank 0  no stack: sleeps"]
+
+
+def test_ranks_without_a_stack_are_at_no_place() -> None:
+    polling = "no stack: computes, or waits in MPI (which uses the processor)"
+    silent = [stack(0, "", "R"), stack(1, "", "R")]
+    assert format_comparison(group_stacks(silent), 2) == [f"  ranks 0-1  {polling}"]
+    output = format_comparison(group_stacks([*silent, stack(2, "", "S")]), 3)
+    assert output[0] == "rank 2 on xeon01 is elsewhere than 2 of 3 ranks"
 
 
 def report(rank: int, *collectives: tuple[str, list[int], int, str, int, bool]) -> RankStack:
