@@ -391,6 +391,16 @@ def test_a_script_for_gpus_has_the_command_that_lists_all_of_it(words: tuple[str
     assert diagnosis.fix.endswith(":") == bool(command)
 
 
+def test_a_crash_of_a_program_is_not_laid_to_the_packages_of_python() -> None:
+    started, *failed = done(end(1, None, signal=11), reason="rank")
+    for stages, suspect in ((("program",), "the program"), (("program", "python"), "libraries"), ((), "libraries")):
+        reached = [e.RankStage(1, "b", stage, 100.0) for stage in stages]
+        diagnosis = of_run(fold_with_catalogue([started, *failed[:1], *reached, *failed[1:]])).diagnosis
+        assert diagnosis
+        assert suspect in diagnosis.why
+        assert bool(diagnosis.command) == (suspect == "libraries")
+
+
 def test_a_run_that_lost_a_host_ends_with_the_same_run_without_it() -> None:
     started = replace(STARTED, words=("run", "--ppn", "2", "train.py"), selection_flags=("-f", "lab/hosts"))
     ends = [end(0, None, cause="stopped"), end(1, None, cause="stopped")]

@@ -217,6 +217,12 @@ def _find_cause(
         option = min(alone)
         diagnosis = replace(diagnosis, why=f"{option} gives no RANK and no WORLD_SIZE to the processes that it starts.")
         fix = f"leave out {option}, or give --engine torchrun, which starts the ranks; what each gets: run --dry-run"
+    reached = {each.stage for rank in cause.failed[:1] for each in attempt.ranks[rank.rank].stages}
+    if diagnosis.code in ("sigsegv", "heap") and reached & {"program", "python"} == {"program"}:
+        diagnosis = replace(
+            diagnosis, why="It is no Python: the fault is in the program, or in a library that it loads."
+        )
+        fix, command = "a build of it with -g -fsanitize=address names the line in which it happens", ""
     if diagnosis.code in ("package", "module") and (every := next(hints, None)) is not None:
         fix = command = _join_packages(command, every)  # the look before the start knows all that the script lacks
     if diagnosis.code == "no-file" and (sent := _find_left_out(state, cause.words.get("path", ""))):
