@@ -4,7 +4,7 @@ import os
 import re
 import signal
 from contextlib import suppress
-from typing import Any, Dict, Tuple
+from typing import Any, Dict
 
 from ipexctl.protocol.hooks import ERROR, RANKS, STACKS
 from ipexctl.protocol.rank_records import RankEnded
@@ -75,10 +75,9 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
 
 def read_exit_line(directory: str, rank: int, pid: int) -> str:
     """Returns where the script called ``sys.exit``, by which it has ended; "" where it did not."""
-    try:
+    with suppress(OSError, ValueError):
         return str(files.read_json(directory, os.path.join(RANKS, "%d.%d%s" % (rank, pid, ERROR))).get("exit_line", ""))
-    except (OSError, ValueError):
-        return ""
+    return ""
 
 
 def _read_uncaught_exceptions(base: str) -> "Dict[int, Dict[str, Any]]":
@@ -86,15 +85,13 @@ def _read_uncaught_exceptions(base: str) -> "Dict[int, Dict[str, Any]]":
     import glob  # each wrapper would pay for it
 
     exceptions = {}
-    for path in glob.glob(glob.escape(base) + ".*" + ERROR):
+    names = glob.glob(glob.escape(base) + ".*" + ERROR)
+    with suppress(OSError):  # the oldest may go meanwhile
+        names.sort(key=os.path.getmtime, reverse=True)
+    for path in names:
         with suppress(OSError, ValueError):
             exceptions[int(path.split(".")[-2])] = files.read_json("/", path)
-    return dict(sorted(exceptions.items(), key=_get_time, reverse=True))
-
-
-def _get_time(item: "Tuple[int, Dict[str, Any]]") -> float:
-    at = item[1].get("at")
-    return at if isinstance(at, float) else 0.0
+    return exceptions
 
 
 def _find_script_error(exceptions: "Dict[int, Dict[str, Any]]", pid: int) -> "Dict[str, Any]":

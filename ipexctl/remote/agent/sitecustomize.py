@@ -79,12 +79,15 @@ class Hooks(names.ModuleHooks):
         if meeting.endswith(" 1"):  # there are other ranks
             self.hooks.update(dict.fromkeys(WORLDS, self.hook_world))
         self.meeting = directory, rank, meeting
+        self.excepthook: "Any" = None
 
     @names.quietly
     def record_stage(self, stage: str) -> None:
         """The rank is at this stage. Said once, by the first of its processes that gets there."""
         if stage not in self.reached:
             self.reached.add(stage)
+            if sys.excepthook is not self.excepthook:  # the script, or a library, has one of its own
+                self.excepthook = sys.excepthook = self.make_excepthook(sys.excepthook)
             import time
 
             names.write_once("%s.%s%s" % (self.base, stage, names.RECORD), '{"at": %r}' % time.time())
@@ -98,6 +101,13 @@ class Hooks(names.ModuleHooks):
                 self.worlds.note_end(error)
 
         return note
+
+    @names.quietly
+    def record_last_error(self) -> None:
+        """Keeps the exception that ended the script where a hook that was set after the last stage has written it."""
+        error = getattr(sys, "last_value", None)
+        if error is not None and not os.path.exists("%s.%d%s" % (self.base, os.getpid(), names.ERROR)):
+            self.make_excepthook(lambda *_: None)(type(error), error, error.__traceback__)
 
     def hook_threads(self, module: "Any") -> None:
         """An exception that ends a thread ends nothing else, and those who wait for the thread wait for ever."""
@@ -195,10 +205,6 @@ class Hooks(names.ModuleHooks):
 
     def hook_world(self, module: "Any") -> None:
         getattr(self.load_worlds(), WORLDS[module.__name__])(module)
-
-    def judge_world(self) -> None:
-        if self.worlds and self.worlds.together:
-            self.worlds.end()
 
     def wrap_rendezvous(self, module: "Any") -> None:
         """Notes the entry into the rendezvous and its end, whichever module it is called from."""
@@ -333,7 +339,6 @@ def _install_hooks() -> None:
     if not directory or not rank:
         return
     hooks = Hooks(directory, rank)
-    sys.excepthook = hooks.make_excepthook(sys.excepthook)
     hooks.record_stage(names.PYTHON)
     hooks.enable_stack_dumps()
     sys.meta_path.insert(0, hooks)
@@ -341,7 +346,7 @@ def _install_hooks() -> None:
 
     atexit.register(hooks.record_libraries)
     atexit.register(hooks.wait_for_gloo_threads)  # the first to be registered is the last to be called
-    atexit.register(hooks.judge_world)
+    atexit.register(hooks.record_last_error)
     if os.environ.get(names.PROFILE_ENV):
         __import__("_ipexctl_profile").install_profiler(directory, rank)  # it lies beside this file then
     if "threading" in sys.modules:  # the last: the oldest Python has no hook there

@@ -4,6 +4,7 @@ process is in, where its script looks for the others, and whether it trains befo
 It looks when a world is joined, at the first optimizer steps and at the end, and costs nothing in between. Nothing here
 ever raises into the script. Files below ``$IPEXCTL_DIR/ranks``: `rank_records.RankWorld` and those behind it."""
 
+import atexit
 import json
 import os
 import re
@@ -53,6 +54,7 @@ class Worlds:
         self.barriers = 0
         self.steps = 0
         self.handle: "Any" = None
+        atexit.register(self.end)
 
     @quietly
     def write(self, name: str, kind: str, **fields: "Any") -> None:
@@ -200,7 +202,7 @@ class Worlds:
     @quietly
     def end(self) -> None:
         """The end of the script: only what has loaded torch, or was told by MPI that it is alone, is of interest."""
-        if self.lonely or "torch" in sys.modules:
+        if self.together and (self.lonely or "torch" in sys.modules):
             self.judge(0)
 
     def find_causes(self) -> "Any":

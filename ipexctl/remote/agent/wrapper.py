@@ -16,12 +16,12 @@ import threading
 import time
 from contextlib import suppress
 from subprocess import DEVNULL, PIPE
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List
 
 from ipexctl.protocol import paths
 from ipexctl.protocol.frames import build_head
 from ipexctl.protocol.hooks import MEETING_ENV, PROFILE_ENV, PROGRAM, READY
-from ipexctl.protocol.mpi_abort import Abort, find_aborts
+from ipexctl.protocol.mpi_abort import find_aborts
 from ipexctl.protocol.placeholders import fill
 from ipexctl.protocol.rank_records import RankBegun, RankDropped, RankEnded, RankNote, RankStarted
 from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
@@ -187,16 +187,12 @@ class Wrapper:
         """The launcher has ended its part of the rank. Who has called MPI_Abort waits for that, and would go on now."""
         self.given_up = True
         files.write_record(self.directory, files.DROP, RankDropped(self.rank, self.spec.host, time.time()))
-        if self.find_abort(tail):
+        if next(find_aborts(tail), None):
             child.kill()
-
-    def find_abort(self, tail: bytes) -> "Optional[Abort]":
-        """Whether this rank has ended the whole job, by what it wrote last. (Within MPI_Init all ranks are rank 0.)"""
-        return next(find_aborts(tail), None)
 
     def describe_abort(self, end: RankEnded, tail: bytes) -> RankEnded:
         """The end of a rank that may have ended the whole job: not the signal is its cause that it waited for."""
-        abort = self.find_abort(tail)
+        abort = next(find_aborts(tail), None)  # by what it wrote last; within MPI_Init all ranks are rank 0
         if abort is None:
             return end
         if abort.called:

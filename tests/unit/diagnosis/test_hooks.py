@@ -76,6 +76,30 @@ def test_a_python_without_hooks_of_threads_has_the_other_hooks(tmp_path: Path) -
     assert (done.stdout, done.stderr) == ("3\n", "")
 
 
+HOOK = """
+import os, sys
+def write(*_):
+    print("sorry", flush=True)
+    os._exit(4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        (f"{HOOK}sys.excepthook = write\nimport torch.distributed as dist\n", 4),
+        ("import sys, torch.distributed as dist\nsys.excepthook = lambda *_: print('sorry')\n", 1),
+        ("import torch.distributed as dist\n", 1),
+    ],
+)
+def test_an_exception_is_kept_whatever_hook_the_script_has(tmp_path: Path, script: str, status: int) -> None:
+    done = run_with_hooks(tmp_path, f"{script}dist.broadcast()\n")
+    assert (done.returncode, done.stdout) == (status, "sorry\n" if "sorry" in script else "")
+    record = json.loads(next((tmp_path / "run/ranks").glob("3.*.error")).read_text())
+    assert record["error"] == "ValueError: no such root"
+    assert f'{tmp_path}/rank.py", line {script.count(chr(10)) + 1}' in record["traceback"]
+
+
 def test_a_traceback_has_no_frames_of_ours(tmp_path: Path) -> None:
     done = run_with_hooks(tmp_path, "import torch.distributed as dist\ndist.broadcast()\n")
     assert done.returncode == 1
