@@ -65,6 +65,13 @@ Release = NamedTuple("Release", [])  # this host could not take the head's place
 # Guard to keeper; beside these those of `rank_records`, and `HostSample`.
 
 
+class Begun(NamedTuple):
+    """``taken``: the sign of ``--ready`` which another program on this host gives already."""
+
+    number: int
+    taken: str = ""
+
+
 class Joined(NamedTuple):
     """The first word of a guard to each keeper: the number of the last attempt that it knows and the ``hosts`` that had
     ranks in it (none: all), how many seconds ago it heard the keeper on ``leader`` last ("": there was none before),
@@ -90,7 +97,6 @@ class Pong(NamedTuple):
     asked: float = 0.0
 
 
-Begun = NamedTuple("Begun", [("number", int)])
 NoLeader = NamedTuple("NoLeader", [("refused", List[str])])  # later hosts that were reached: no keeper is there
 RankLoads = NamedTuple("RankLoads", [("ranks", Dict[int, Tuple[float, str]])])  # CPU seconds so far, kernel state
 StacksReported = NamedTuple("StacksReported", [])

@@ -51,6 +51,10 @@ def test_a_server_on_each_host_is_up_at_the_return_and_stopped(workspace: Worksp
     listed = workspace("ps").out
     assert "http.server" in listed
     assert re.search(r"\b3/3\b", listed), listed
+    shared = ("--per-host", "--program", "--ready", "http://{address}:8123/", "--detach", "--share")
+    second = workspace("run", "--venv", LIGHT, *shared, "--", "python3", "-m", "http.server", "8123")
+    assert second.code == 4
+    assert "another program answers at http://" in second.out, "and its sign would be taken for that of this run"
     assert workspace("stop").code == 0
     assert not any(running(workspace.cluster, host, "") for host in workspace.cluster.names)
 

@@ -208,6 +208,9 @@ def on_joined(run: "KeeperRun", host: str, joined: "messages.Joined") -> None:
 def on_begun(run: "KeeperRun", host: str, begun: "messages.Begun") -> None:
     if run.state is RunPhase.PLACING and begun.number == run.restart:
         run.begun.add(host)
+        if begun.taken:
+            text = "on %s another program answers at %s, the sign of --ready, before this run has started"
+            run.stop(Reason.LAUNCH, text % (host, begun.taken))
 
 
 def on_no_leader(run: "KeeperRun", host: str, answer: "messages.NoLeader") -> None:

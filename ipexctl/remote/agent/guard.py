@@ -20,7 +20,7 @@ from ipexctl.protocol.codec import encode
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.rank_layout import RankLayout, place_spec
 from ipexctl.protocol.run_spec import RunSpec
-from ipexctl.remote.agent import files, launcher_proxy, procs, rpc, spool, stack_traces
+from ipexctl.remote.agent import files, launcher_proxy, procs, ready_sign, rpc, spool, stack_traces
 from ipexctl.remote.agent.helper import Helper, start_helper
 from ipexctl.remote.agent.host_lock import HostQueue
 from ipexctl.remote.agent.keeper_search import KeeperSearch
@@ -268,7 +268,7 @@ class Guard:
         if spec.profile:
             files.remove_directory(os.path.join(self.directory, hooks.PROFILE))
         self.forget_ranks()
-        self.report(messages.Begun(layout.number))
+        self.report(messages.Begun(layout.number, ready_sign.find_taken_sign(spec)))
         self.start_helpers()
 
     def remove_files(self, *more: str) -> None:

@@ -1,22 +1,43 @@
 """Whether a program is up: it answers at a URL or a port."""
 
-import socket
 import time
 from typing import Callable
+
+from ipexctl.protocol.placeholders import fill
+from ipexctl.protocol.run_spec import RunSpec
 
 INTERVAL = 0.5  # seconds between two questions
 ANSWER_TIMEOUT = 5.0  # seconds an answer may take
 
 
+def is_asked(sign: str) -> bool:
+    """Whether the sign is no text of the program's output."""
+    return sign.isdigit() or "://" in sign
+
+
 def await_answer(sign: str, address: str, report: "Callable[[], None]") -> None:
     """Asks until the answer comes, then calls ``report``. ``sign`` is a URL, or a port of this host at this address or
     its loopback."""
-    while not (answers_port(sign, address) if sign.isdigit() else answers_url(sign)):
+    while not _answers(sign, address):
         time.sleep(INTERVAL)
     report()
 
 
+def find_taken_sign(spec: RunSpec) -> str:
+    """The sign of a rank of this host which a program gives before any rank was started; or nothing."""
+    port = spec.env.get("MASTER_PORT", "{port}")
+    places = [dict(rank.values, port=port) for rank in spec.ranks.values() if spec.ready]
+    signs = {fill(spec.ready, values): values["address"] for values in places}
+    return next((sign for sign, address in signs.items() if is_asked(sign) and _answers(sign, address)), "")
+
+
+def _answers(sign: str, address: str) -> bool:
+    return answers_port(sign, address) if sign.isdigit() else answers_url(sign)
+
+
 def answers_port(port: str, address: str) -> bool:
+    import socket  # few runs have such a sign
+
     for host in (address, "127.0.0.1"):
         try:
             socket.create_connection((host, int(port)), ANSWER_TIMEOUT).close()

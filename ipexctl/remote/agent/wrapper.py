@@ -25,7 +25,7 @@ from ipexctl.protocol.mpi_abort import find_aborts
 from ipexctl.protocol.placeholders import fill
 from ipexctl.protocol.rank_records import RankBegun, RankDropped, RankEnded, RankNote, RankStarted
 from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
-from ipexctl.remote.agent import death_report, files, kernel_log, libraries, memory_watch, procs
+from ipexctl.remote.agent import death_report, files, kernel_log, libraries, memory_watch, procs, ready_sign
 from ipexctl.remote.agent.output_relay import OutputRelay
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}  # the kernel's numbers of the call
@@ -105,7 +105,7 @@ class Wrapper:
             path = os.path.join(os.path.dirname(os.path.normpath(spec.keep.path)), str(resume))
             self.env[paths.RESUME_ENV] = path
             self.argv = [*self.argv, *(word.replace("{checkpoint}", path) for word in spec.keep.words)]
-        self.asks = self.ready.isdigit() or "://" in self.ready  # whether the sign is no text of its output
+        self.asks = ready_sign.is_asked(self.ready)
         self.given_up = False  # by the launcher
 
     def run_script(self) -> RankEnded:
@@ -136,9 +136,7 @@ class Wrapper:
         checks = (child.pid, spec, self.place, self.env, self.notes)
         works: List[Any] = [(_check_binding, checks), (_end_without_guard, (spec,))]
         if self.asks:
-            from ipexctl.remote.agent.ready_sign import await_answer  # most runs have no use for it
-
-            works.append((await_answer, (self.ready, self.place.values["address"], self.report_ready)))
+            works.append((ready_sign.await_answer, (self.ready, self.place.values["address"], self.report_ready)))
         for work, args in works:
             threading.Thread(target=work, args=args, daemon=True).start()
         watch = memory_watch.MemoryWatch(self.directory, self.rank, child.pid)

@@ -119,6 +119,12 @@ def test_a_guard_that_does_not_join_in_time_is_named() -> None:
     assert (history.run.reason, history.run.detail) == (Reason.LAUNCH, "no guard on b")
 
 
+def test_a_sign_that_another_program_gives_already_ends_the_run_before_its_start() -> None:
+    history = History().feed(*join("a"), *join("b"), ks.FromGuard("b", messages.Begun(0, "http://192.0.2.1:80/")))
+    assert (history.run.reason, ks.StartLauncher() in history.actions) == (Reason.LAUNCH, False)
+    assert history.run.detail.startswith("on b another program answers at http://192.0.2.1:80/")
+
+
 def test_a_launcher_that_cannot_be_started_ends_the_run() -> None:
     run = ks.KeeperRun(TWO, ks.Moment(0.0, CLOCK))
     joins = [what for host in NODES for what in join(host)]

@@ -19,9 +19,11 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.launch import Launch
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.placeholders import NAMES, fill
-from ipexctl.remote.agent.ready_sign import await_answer
+from ipexctl.protocol.run_spec import RankSpec
+from ipexctl.remote.agent.ready_sign import await_answer, find_taken_sign
 from ipexctl.verbs.run.request import read_request
 from tests.tables import read_table
+from tests.unit.agent.runs import SPEC
 from tests.unit.launch.two import facts, runtime
 from tests.unit.launch.two import launch as launch_two
 
@@ -253,6 +255,11 @@ def test_a_sign_is_the_answer_of_a_port_or_a_url(sign: str, tmp_path: Path, monk
         threading.Thread(target=server.serve_forever, daemon=True).start()
         came = threading.Event()
         await_answer(sign.replace("{port}", str(server.server_port)), "192.0.2.1", came.set)
+        values, env = {"address": "192.0.2.1"}, {"MASTER_PORT": str(server.server_port)}
+        spec = SPEC._replace(ready=sign, env=env, ranks={0: RankSpec(0, values=values)})
+        assert find_taken_sign(spec) == sign.replace("{port}", str(server.server_port))
+        assert not find_taken_sign(spec._replace(env={})), "the keeper chooses a free one"
         server.shutdown()
     assert came.is_set()
+    assert not find_taken_sign(spec)
     assert os.environ["http_proxy"]
