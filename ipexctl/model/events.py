@@ -179,6 +179,7 @@ class RendezvousChanged(Event):
     # Of a file the type of its file system and its directory; why the host has no address for a name; "TCPStore": a
     # store of the script's own looks for them.
     fault: str = ""
+    number: int = -1  # of the rank that the script says it is, where it is another one
 
 
 class WorldsCompared(Event):

@@ -59,7 +59,8 @@ class RankRendezvous(NamedTuple):
     at another address, or at another port of that; ``line`` ("path:number") says so, "" where that is not known.
     ``inner``: it is not the rank itself, but a process that it has started by `multiprocessing`. ``fault``: of a file
     (``file://``) the type of its file system and its directory there; of a name why its host has no address for it;
-    `hooks.STORE` of a loopback address that the script gives a store of its own."""
+    `hooks.STORE` of a loopback address that the script gives a store of its own. ``number``: the script calls itself
+    this rank, which it is not (-1: it does not)."""
 
     rank: int
     host: str
@@ -71,6 +72,7 @@ class RankRendezvous(NamedTuple):
     at: float = 0.0
     inner: bool = False
     fault: str = ""
+    number: int = -1
 
 
 class RankNote(NamedTuple):

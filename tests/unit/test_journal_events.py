@@ -161,7 +161,7 @@ def test_whoever_came_later_learns_when_all_of_before_was_read() -> None:
 
 
 def test_stacks_on_request_are_compared_without_a_stall() -> None:
-    text = 'Thread 1 (most recent call first):\n  File "train.py", line 7 in step\n'
+    text = 'Thread 0x1 (most recent call first):\n  File "train.py", line 7 in step\n'
     stacks = [rank_records.RankStack(rank, f"node{rank}", 5, "S", "", text) for rank in (0, 1)]
     *seen, message = read(journal.StacksRequested("r"), *stacks, journal.InquiryEnded())
     assert [type(event) for event in seen] == [e.RankStack, e.RankStack]
@@ -184,7 +184,7 @@ def test_stacks_of_a_slow_run_are_places_and_nothing_that_is_shown() -> None:
 
 
 def test_a_stall_during_a_request_is_compared_with_the_stacks_of_the_request() -> None:
-    text = 'Thread 1 (most recent call first):\n  File "train.py", line 7 in step\n'
+    text = 'Thread 0x1 (most recent call first):\n  File "train.py", line 7 in step\n'
     stacks = [rank_records.RankStack(rank, f"node{rank}", 5, "S", "", text) for rank in (0, 1)]
     stall = journal.Stall([0, 1], True, True, 300.0, {0: "S", 1: "S"})
     events = read(journal.StacksRequested("r"), stacks[0], stall, stacks[1], journal.InquiryEnded())

@@ -66,6 +66,8 @@ def find_hopeless_rendezvous(records: Sequence[RankRendezvous], hosts: Sequence[
     """What to say at once of ranks with the same rendezvous, where the ranks of other hosts cannot come; "" where they
     may be there."""
     record = next((each for each in records if each.fault), records[0])
+    if record.number >= 0 and record.address == record.planned:
+        return _describe_numbers(records, hosts)
     here, why = hosts.count(record.host), ""
     missing = max(record.size - here, 0)
     rest = f", where {missing} of {pluralize(record.size, 'rank')} cannot be met"
@@ -91,7 +93,8 @@ def describe_rendezvous(
 ) -> list[str]:
     """Returns lines about those of the ``waiting`` ranks that look for the others elsewhere than was planned."""
     groups = group_rendezvous(records, waiting)
-    return [find_hopeless_rendezvous(group, hosts) or _describe_change(group) for group in groups]
+    texts = (find_hopeless_rendezvous(group, hosts) or _describe_change(group) for group in groups)
+    return [*filter(None, texts)]
 
 
 def group_rendezvous(
@@ -102,10 +105,26 @@ def group_rendezvous(
     return group_pairs(((record.line, record.address), record) for record in changes).values()
 
 
+def _describe_numbers(records: Sequence[RankRendezvous], hosts: Sequence[str]) -> str:
+    """What is wrong where several ranks take the same number, and others wait for one that nobody has; else ""."""
+    claimed = {each.rank: each.number for each in records if each.number >= 0 and not each.inner}
+    absent = sorted({*range(len(hosts))} - {claimed.get(rank, rank) for rank in range(len(hosts))})
+    if not absent:
+        return ""
+    rank, number = next(iter(claimed.items()))
+    who = _shorten(records[0].line) or "the script or a library"
+    return (
+        f"{who} gives rank={number} in rank {rank}, so that nobody comes as {format_ranks(absent)}: "
+        "give RANK in place of LOCAL_RANK, or leave rank and world_size out"
+    )
+
+
 def _describe_change(records: Sequence[RankRendezvous]) -> str:
     """``train.py:4 sets the rendezvous address to localhost (ranks 0-3)``; its port, where only that differs from the
     plan."""
     first, ranks = records[0], [record.rank for record in records]
+    if first.number >= 0 and first.address == first.planned:
+        return ""
     who = _shorten(first.line) or "the script or a library"
     ports = dict.fromkeys(printable(record.port) for record in records)
     what = f"address to {printable(first.address)}"

@@ -87,10 +87,15 @@ class Worlds:
         if file:
             place["MASTER_ADDR"] = "file://" + file
         changed = [name for name in self.planned if place[name] != self.planned[name]]
-        if changed:
-            size = int(kwargs.get("world_size", -1))
+        size, number = (
+            kwargs.get(name, (*args, -1, -1, -1, -1, -1)[at]) for at, name in ((3, "world_size"), (4, "rank"))
+        )
+        other = os.environ.get("RANK") == str(self.rank) != str(number) and size != 1  # not with itself alone
+        number = number if other else -1
+        if changed or number >= 0:
             size = size if size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
-            line = find_call() if url else find_assignment(self.script, changed[0], place[changed[0]])
+            given = url or not changed
+            line = find_call() if given else find_assignment(self.script, changed[0], place[changed[0]])
             place = {
                 "address": place["MASTER_ADDR"],
                 "port": place["MASTER_PORT"],
@@ -100,12 +105,13 @@ class Worlds:
 
             @quietly
             def write(fault: str = "") -> None:
-                self.write("meeting", names.MEETING, size=size, line=line, inner=inner, fault=fault, **place)
+                known = dict(place, size=size, line=line, inner=inner, fault=fault, number=number)
+                self.write("meeting", names.MEETING, **known)
 
-            name = place["address"]
+            name = place["address"] if changed else ""
             if file:
                 write(identify_directory(file))
-            elif name == "localhost" or ":" in name or not name.strip("0123456789."):
+            elif not name or name == "localhost" or ":" in name or not name.strip("0123456789."):
                 write()
             else:  # which a server of names may take seconds for
                 __import__("threading").Thread(target=lambda: write(find_name_fault(name)), daemon=True).start()

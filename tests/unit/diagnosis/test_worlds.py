@@ -143,11 +143,11 @@ def test_a_script_that_meets_elsewhere_is_named_with_its_line(
     address, port, size, line = reported
     [record] = [each for each in run(tmp_path / "a", script) if isinstance(each, RankRendezvous)]
     assert bool(record.fault) == address.startswith(("file", "a.."))
-    record = record._replace(fault="")
+    record = record._replace(fault="", number=-1)
     assert record == RankRendezvous(1, "", "10.0.0.1", address, port, size, f"{tmp_path}/a/train.py:{line}")
     # Processes of --per-host need not meet: nothing else is said of them.
     [record] = run(tmp_path, script, IPEXCTL_MEETING="10.0.0.1 29500 0")
-    record = record._replace(fault="")
+    record = record._replace(fault="", number=-1)
     assert record == RankRendezvous(1, "", "10.0.0.1", address, port, size, f"{tmp_path}/train.py:{line}")
 
 
@@ -243,6 +243,25 @@ def test_a_file_or_a_name_that_leads_no_rank_to_the_others(address: str, faults:
     assert bool(text) == bool(why)
     assert why in text
     assert not find_hopeless_rendezvous(known[:1], ("node0", "node1")), "of one host nothing follows"
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [("rank=int(os.environ['LOCAL_RANK'])", 0), ("world_size=4, rank=2", 2), ("rank=1", -1), ("world_size=4", -1)],
+)
+def test_a_rank_that_takes_the_number_of_another_is_recorded(tmp_path: Path, given: str, number: int) -> None:
+    script = f"import os, torch.distributed\ntorch.distributed.init_process_group('gloo', {given})\n"
+    meetings = [each for each in run(tmp_path, script, LOCAL_RANK="0") if isinstance(each, RankRendezvous)]
+    assert [(each.number, each.line) for each in meetings] == [(number, f"{tmp_path}/train.py:2")] * (number >= 0)
+
+
+def test_ranks_that_take_one_number_leave_another_without_a_rank() -> None:
+    hosts = ("node0", "node0", "node1", "node1")
+    taken = {rank: meets(rank, "10.0.0.1")._replace(number=rank - 2) for rank in (2, 3)}
+    text = "ar.py:4 gives rank=0 in rank 2, so that nobody comes as ranks 2-3: give RANK in place of LOCAL_RANK, or"
+    assert [each[: len(text)] for each in describe_rendezvous(taken, {*range(4)}, hosts)] == [text]
+    turned = {rank: meets(rank, "10.0.0.1")._replace(number=3 - rank) for rank in range(4)}
+    assert describe_rendezvous(turned, {*range(4)}, hosts) == []
 
 
 def test_a_stalled_rendezvous_names_the_line_once_for_all_ranks_of_it() -> None:
