@@ -334,6 +334,7 @@ class RankEnded(Event):
     line: str = ""  # of its script, in which it failed: "train.py:41"
     abort: int | None = None
     room: tuple[str, int] | None = None  # of a full disk that it met: a directory, free bytes
+    kills: int | None = None  # processes of its control group that were killed for lack of memory; None: not known
     exit_line: str = ""  # of its script, that called sys.exit: "train.py:49"
 
 

@@ -109,6 +109,7 @@ class RankOutcome(Record):
     where: str = ""  # the line of its script shortly before it was killed for lack of memory
     line: str = ""  # of its script, in which it failed, or stood when the run was stalled: "train.py:41"
     abort: int | None = None  # the error code with which it called MPI_Abort
+    kills: int | None = None  # processes of its control group that were killed for lack of memory; None: not known
     exit_line: str = ""  # of its script, that called sys.exit: "train.py:49"
 
 

@@ -531,6 +531,21 @@ def test_a_rank_that_called_mpi_abort_is_the_cause_of_what_its_peers_saw() -> No
     assert of_run(report).followers == (0,)
 
 
+@pytest.mark.parametrize(("kills", "may"), [(0, False), (1, True), (None, True)])
+@pytest.mark.parametrize(
+    "how",
+    [{"signal": 9, "status": None}, {"error": "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. "}],
+)
+def test_memory_is_a_cause_of_sigkill_unless_the_kernel_counts_no_kill(
+    how: dict[str, object], kills: int | None, may: bool
+) -> None:
+    ended = end(1, **{"status": 1, "at": 50.0, "kills": kills, **how})  # type: ignore[arg-type]
+    diagnosis = of_run(fold_with_catalogue(done(ended, reason="rank"))).diagnosis
+    assert diagnosis
+    assert ("where memory runs out" in diagnosis.title) == may
+    assert ("num_workers" in diagnosis.fix) == may
+
+
 def test_where_ranks_stood_in_a_stall_is_said_by_keys() -> None:
     places = (StallPlace((1,), "train.py:21"), StallPlace((0, 2, 3), "train.py:30", "all_reduce"))
     stall = e.Stalled((0, 1, 2, 3), 15.0, "all", {}, ends=True)

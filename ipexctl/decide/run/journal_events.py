@@ -199,12 +199,8 @@ class JournalReader:
                     yield e.Message("\n".join([separate.text, *separate.causes]), "warning", code=separate.code)
             case rank_records.RankStarted() | rank_records.RankStage():
                 stage = record.stage if isinstance(record, rank_records.RankStage) else "start"
-                if stage == hooks.RENDEZVOUS:
-                    self._met.add(record.rank)
-                elif stage == hooks.CONNECTED:
-                    self._connected.add(record.rank)
-                elif stage == hooks.READY:
-                    self.ready.add(record.rank)
+                reached = {hooks.RENDEZVOUS: self._met, hooks.CONNECTED: self._connected, hooks.READY: self.ready}
+                reached.get(stage, set()).add(record.rank)
                 yield e.RankStage(record.rank, record.host, stage, record.at)
             case journal.Stall():
                 kind: Literal["all", "some"] = "all" if record.all else "some"
@@ -296,8 +292,7 @@ class JournalReader:
                     size = pluralize(record.unstored, "byte")
                     text = f"not stored, no space left for the run's directory: {size} of output"
                     yield e.HostFailed(Failure(running.head, Kind.RECORD, text, code="unstored"))
-                reason: Any = record.reason
-                self.over = e.RunEnded(running.run, reason, record.detail, record.at)
+                self.over = e.RunEnded(running.run, cast(Any, record.reason), record.detail, record.at)
             case journal.MessageIgnored(host=host, message=message, why=why):
                 yield e.Message(f"a message of its guard was ignored: {message}, {why}", "warning", host, "ignored")
             case Unreadable(why=why):
@@ -439,8 +434,9 @@ def _name_failure(record: rank_records.RankEnded) -> str:
 def _make_rank_end(record: rank_records.RankEnded) -> e.RankEnded:
     lost = record.lost and not record.by_us
     oom = OutOfMemory(record.oom.used, record.oom.limit) if record.oom else None
+    names = ("rank", "host", "status", "signal", "at", "traceback", "kernel", "abort", "room", "kills")
     return e.RankEnded(
-        **select_attributes(record, "rank", "host", "status", "signal", "at", "traceback", "kernel", "abort", "room"),
+        **select_attributes(record, *names),
         cause="lost" if lost else "stopped" if record.by_us and record.status != 0 else "",
         error=f"killed by the kernel: {oom}" if oom else record.error,
         oom=oom,

@@ -230,6 +230,13 @@ def _find_cause(
             diagnosis, why="It is on this machine; .gitignore, .ipexctlignore or --exclude leaves it out."
         )
         fix = command = sent
+    if diagnosis.code == "sigkill" and cause.failed and cause.failed[0].kills == 0:
+        who = (
+            "An administrator, a batch system, a daemon that watches memory, a limit of CPU time (ulimit -t) or kill -9"
+        )
+        title = "killed by SIGKILL, not by the kernel for lack of memory nor by ipexctl"
+        diagnosis = replace(diagnosis, title=title, why=f"{who} sends it.")
+        fix = command = advise("logs", run)
     resumed = attempt.started.resumed
     if diagnosis.code == _DAMAGED and resumed and resumed.name:
         diagnosis = replace(diagnosis, title=f"{resumed.name}, which the ranks went on from, is damaged or incomplete")
@@ -348,11 +355,10 @@ def _judge_rank(state: RunState, rank: RankState, shifts: Mapping[str, float]) -
     outcome = RankOutcome(rank.rank, rank.host, rank.result, rank.stage, out_bytes=out, err_bytes=err, line=rank.line)
     if end is None:
         return outcome
+    names = ("status", "signal", "abort", "error", "traceback", "kernel", "oom", "libraries", "where")
     return replace(
         outcome,
-        **select_attributes(
-            end, "status", "signal", "abort", "error", "traceback", "kernel", "oom", "libraries", "where", "exit_line"
-        ),
+        **select_attributes(end, *names, "kills", "exit_line"),
         host=end.host or rank.host,
         at=end.at + shifts.get(end.host, 0.0) if end.at else rank.ended_at,
         tail=_read_last_line(state, rank) if rank.result == "ok" else _read_tail(state, rank, _TAIL_LINES),

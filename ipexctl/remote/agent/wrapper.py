@@ -148,7 +148,9 @@ class Wrapper:
         if status or self.given_up:
             end = self.describe_abort(end, output.tail)
         after = memory_watch.read_numbers()
-        if end.signal == signal.SIGKILL and (after.kills or 0) > (before.kills or 0):
+        if before.kills is not None and after.kills is not None:
+            end = end._replace(kills=after.kills - before.kills)
+        if end.signal == signal.SIGKILL and end.kills:
             end = end._replace(oom=after)
         if end.signal == signal.SIGKILL and not self.stopped:
             end = end._replace(stacks=watch.read_last_stacks())
