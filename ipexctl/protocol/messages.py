@@ -235,7 +235,7 @@ class RunRow(NamedTuple):
     ``seconds`` on the head's clock since its keeper started, of one that ended until then, 0 where that is not known;
     ``command`` is the script and its arguments, ``output`` the end of what rank 0 wrote; ``ready`` counts the processes
     that are up (-1: not known), ``restart`` the starts before this one, of ``restarts`` that it may have; ``lease`` is
-    that of its hosts, in seconds."""
+    that of its hosts, in seconds, ``workdir`` where its ranks work there."""
 
     run: str
     title: str
@@ -254,6 +254,7 @@ class RunRow(NamedTuple):
     restart: int = 0
     restarts: int = 0
     lease: float = 0.0
+    workdir: str = ""
 
 
 # The directory of a run of which nothing lives on this host.

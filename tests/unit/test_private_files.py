@@ -23,10 +23,12 @@ from ipexctl.model.events import Ended, Event, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.tasks import Run
 from ipexctl.model.wheels import Lock
+from ipexctl.protocol.messages import RunRow
 from ipexctl.store.masking import Masker
 from ipexctl.store.private_files import measure_tree, write_private_file
 from ipexctl.verbs.common.pages import save_doctor_record
-from ipexctl.verbs.run.prepare import find_start_notes
+from ipexctl.verbs.run.prepare import describe_shared_files, find_start_notes
+from ipexctl.verbs.run.run_discovery import DiscoveredRun
 
 
 @pytest.fixture
@@ -175,6 +177,18 @@ def test_a_plan_names_what_other_users_compute_on_its_hosts() -> None:
     assert str(note) == "other users compute on node0, and the ranks share cores with them: ann python (93 %)"
     own = {"node0": Facts(user="ann", busy=("ann python (93 %)",))}
     assert find_start_notes(Run(script="train.py"), {}, own) == ()
+
+
+def test_only_runs_of_the_same_project_get_the_files_that_are_sent_now() -> None:
+    def going(run: str, head: str, workdir: str) -> DiscoveredRun:
+        return DiscoveredRun(head, RunRow(run, "t", "ann@pc", 1.0, 2, "running", [head], "/d", workdir=workdir))
+
+    places = {"a": "/home/ann/ipexctl/gpt-1a2b", "b": "/data/gpt"}
+    others = [going("r1", "a", "/home/ann/ipexctl/gpt-1a2b3c"), going("r2", "b", "/home/ann/ipexctl/gpt-1a2b")]
+    assert not describe_shared_files(others, places)
+    same = [going("r3", "a", "/home/ann/ipexctl/gpt-1a2b/src"), going("r4", "b", "/data/gpt")]
+    text = describe_shared_files([*others, *same], places)
+    assert text.startswith("the project on these hosts is in use by run r3 of ann@pc, run r4 of ann@pc: ")
 
 
 def test_a_plan_says_that_it_does_not_read_standard_input() -> None:

@@ -68,7 +68,7 @@ def list_runs(argv: "List[str]") -> int:
         about = (spec.run, spec.title, spec.owner, spec.started, spec.size, state, hosts, directory)
         row = messages.RunRow(*about, command=spec.command, restarts=spec.restarts, lease=spec.timings.node_lease)
         ready = _count_ready(directory) if spec.ready else -1
-        row = row._replace(output=_read_last_output(directory, spec.nonce), ready=ready)
+        row = row._replace(output=_read_last_output(directory, spec.nonce), ready=ready, workdir=spec.workdir)
         if state == "running":
             with suppress(OSError, ValueError):
                 status = _ask_keeper(directory, spec, messages.Inspect())

@@ -8,7 +8,7 @@ import os
 import posixpath
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from getpass import getuser
 from pathlib import Path
@@ -54,7 +54,7 @@ from ipexctl.verbs.files.sync import sync
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from ipexctl.verbs.run.programs import find_local_module, find_programs
 from ipexctl.verbs.run.request import RunRequest
-from ipexctl.verbs.run.run_discovery import find_runs
+from ipexctl.verbs.run.run_discovery import DiscoveredRun, find_runs
 
 _log = logging.getLogger(__name__)
 _INTERPRETER_TIMEOUT = 20.0  # seconds: the first start of an interpreter from a cold network file system
@@ -100,7 +100,7 @@ def prepare_launch(
     starts = yield from find_programs(programs, request.project, inventory, context, facts)
     if starts is None:
         return None
-    if not request.dry and not (yield from _check_other_runs(task, inventory, context)):
+    if not request.dry and not (yield from _check_other_runs(request, inventory, context, facts)):
         return None
     places = yield from _sync_project(request, inventory, context, facts)
     if places is None:
@@ -147,25 +147,30 @@ def _select_healthy_hosts(
     return None if bad else facts
 
 
-def _check_other_runs(task: Run, inventory: Inventory, context: Context) -> Workflow[bool]:
+def _check_other_runs(
+    request: RunRequest, inventory: Inventory, context: Context, facts: Mapping[str, Facts]
+) -> Workflow[bool]:
     """Whether files may be sent: not to hosts on which another run goes on, whose ranks may read them yet, unless this
     one waits for it, or starts beside it. The guards decide who has the hosts."""
     survey = yield from run_nested(find_runs(inventory, context), lambda _: False)
     going = [run for run in survey.runs if run.row.state in {"starting", "running", "restarting"}]
-    if going and (task.wait or task.share):
-        names = join_names([run.row.run for run in going], 3)
-        yield Message(
-            f"run {names} goes on there: if it is of this project, it gets the files that are sent now, too: what it "
-            "imports later, and its next start, are of these",
-            "warning",
-            code="shared-files",
-        )
+    if request.task.wait or request.task.share:
+        if request.task.sync and (text := describe_shared_files(going, _find_places(request, inventory, facts))):
+            yield Message(text, "warning", code="shared-files")
         return True
     for run in going:
         for name in inventory.names:
             if name in {run.head, *run.row.hosts}:
                 yield HostFailed(make_busy_failure(name, run.row))
     return not going
+
+
+def describe_shared_files(runs: Sequence[DiscoveredRun], places: Mapping[str, str]) -> str:
+    """Returns a warning of runs of the project that is in these ``places`` of hosts, whose files are sent anew."""
+    rows = [run.row for run in runs if f"{run.row.workdir}/".startswith(f"{places[run.head]}/")]
+    names = join_names([f"run {row.run} of {row.owner}" for row in rows], 3)
+    what = "what their ranks import later is of the files that are sent now"
+    return names and f"the project on these hosts is in use by {names}: {what}"
 
 
 def find_start_notes(
@@ -245,13 +250,18 @@ def _sync_project(
     if not request.starts[0].is_file and project.root in {Path.home(), Path("/")}:  # which nobody wants to copy
         return {host.name: task.workdir or facts[host.name].home or "/" for host in inventory}
     if not task.sync or request.dry:
-        paths = {host.name: choose_destination(task.workdir, host, project.name) for host in inventory}
-        return {host: posixpath.join(facts[host].home or "/", path.removeprefix("~/")) for host, path in paths.items()}
+        return _find_places(request, inventory, facts)
     root = str(project.root)
     sending = Sync(source=root, project=root, workdir=task.workdir, exclude=task.exclude)
     results = yield from run_nested(sync(sending, inventory, context, facts=facts))
     places = {host: place for host, place in results.items() if isinstance(place, str)}
     return places if len(places) == len(inventory) else None
+
+
+def _find_places(request: RunRequest, inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, str]:
+    """Returns each host's directory of the project, as it is or will be."""
+    paths = {host.name: choose_destination(request.task.workdir, host, request.project.name) for host in inventory}
+    return {host: posixpath.join(facts[host].home or "/", path.removeprefix("~/")) for host, path in paths.items()}
 
 
 def _find_script(request: RunRequest) -> Path | None:

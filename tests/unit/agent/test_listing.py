@@ -165,7 +165,7 @@ def test_a_listed_run_has_its_time_and_last_figures(link: LocalLink, context: Co
     (directory / f"{ERR}.000000").write_bytes(b"mpirun talks\n")
     (row,) = run_control.list_runs_on_head(link).runs
     assert round(row.seconds) == 754
-    assert row.command == ["train.py"]
+    assert (row.command, row.workdir) == (["train.py"], "/")
     assert len(row.output) < 3000
     assert "1.5 it/s" not in row.output, "that is rank 1"
     (answer,) = [event.value for event in manage.ps(Inventory((HERE,), "test"), context) if isinstance(event, Answer)]
