@@ -11,8 +11,7 @@ from ipexctl.protocol.rank_records import RankEnded
 from ipexctl.remote.agent import files, procs
 
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-TRACEBACK_LIMIT = 20000  # letters kept of a traceback
-FATAL = "Fatal Python error"  # how faulthandler's last words begin
+TRACEBACK_LIMIT, ERROR_LIMIT, LINE_LIMIT = 20100, 2100, 4200  # letters kept: what the rank's own Python has cut is less
 KERNEL_LINES = 5000  # of the kernel's log that are read
 
 
@@ -52,11 +51,10 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     own = _find_script_error(exceptions, pid)
     own = {} if own.get("status") == 0 else own  # what ended it came later
     report = own if "error" in own else _read_elastic_error(elastic) or of_helper
-    trace = str(report.get("traceback", ""))
+    trace = str(report.get("traceback", ""))[-TRACEBACK_LIMIT:]
     if end.signal in CRASHES and not trace:  # torch's threads may abort at the exit after an exception
-        _, fatal, stacks = (
-            procs.read_file(base + STACKS)[-TRACEBACK_LIMIT:].decode("utf-8", "replace").rpartition(FATAL)
-        )
+        stacks = procs.read_file(base + STACKS)[-TRACEBACK_LIMIT:].decode("utf-8", "replace")
+        _, fatal, stacks = stacks.rpartition("Fatal Python error")  # so begin faulthandler's last words
         trace = fatal and fatal + stacks
     line = kernel.find_death_line(pid) if end.signal else ""
     status = own.get("status")  # of a script that had asked to end so
@@ -70,13 +68,14 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
             end = end._replace(status=1, signal=0, at=raised)
     room = tuple(report.get("room", ()))
     end = end._replace(room=room if len(room) == 2 else None)
-    return end._replace(error=str(report.get("error", "")), traceback=trace, kernel=line)
+    return end._replace(error=str(report.get("error", ""))[:ERROR_LIMIT], traceback=trace, kernel=line)
 
 
 def read_exit_line(directory: str, rank: int, pid: int) -> str:
     """Returns where the script called ``sys.exit``, by which it has ended; "" where it did not."""
+    name = os.path.join(RANKS, "%d.%d%s" % (rank, pid, ERROR))
     with suppress(OSError, ValueError):
-        return str(files.read_json(directory, os.path.join(RANKS, "%d.%d%s" % (rank, pid, ERROR))).get("exit_line", ""))
+        return str(files.read_json(directory, name, files.RANK_LIMIT).get("exit_line", ""))[:LINE_LIMIT]
     return ""
 
 
@@ -90,7 +89,7 @@ def _read_uncaught_exceptions(base: str) -> "Dict[int, Dict[str, Any]]":
         names.sort(key=os.path.getmtime, reverse=True)
     for path in names:
         with suppress(OSError, ValueError):
-            exceptions[int(path.split(".")[-2])] = files.read_json("/", path)
+            exceptions[int(path.split(".")[-2])] = files.read_json("/", path, files.RANK_LIMIT)
     return exceptions
 
 
@@ -105,11 +104,11 @@ def _find_script_error(exceptions: "Dict[int, Dict[str, Any]]", pid: int) -> "Di
 def _read_elastic_error(path: str) -> "Dict[str, Any]":
     """Returns the error file that torch's ``@record`` writes."""
     try:
-        value: Any = files.read_json("/", path)["message"]
+        value: Any = files.read_json("/", path, files.RANK_LIMIT)["message"]
     except (OSError, ValueError, KeyError):
         return {}
     if not isinstance(value, dict):
-        return {"error": str(value)[:2000]}
+        return {"error": value}
     extra: Any = value.get("extraInfo")
-    trace = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
-    return {"error": str(value.get("message", ""))[:2000], "traceback": trace[-TRACEBACK_LIMIT:]}
+    trace = extra.get("py_callstack", "") if isinstance(extra, dict) else ""
+    return {"error": value.get("message", ""), "traceback": trace}

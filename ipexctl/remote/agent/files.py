@@ -13,6 +13,7 @@ from ipexctl.remote.agent import procs
 
 # Kinds of a rank's records: ``ranks/<rank>.<kind>.json``. Beside them stand those of its stages and notes.
 BEGIN, START, DROP, END = "begin", "start", "drop", "end"
+RANK_LIMIT = 1 << 20  # bytes of a file that a rank's own Python writes
 FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)  # no space is left: to anybody, or to this account
 
 
@@ -26,10 +27,10 @@ class KeeperAddress(NamedTuple):
     own: "List[int]"
 
 
-def read_json(directory: str, name: str) -> "Dict[str, Any]":
-    """Returns the JSON object in a file. Raises OSError or ValueError."""
+def read_json(directory: str, name: str, limit: int = -1) -> "Dict[str, Any]":
+    """Returns the JSON object in a file, of at most so many bytes. Raises OSError or ValueError."""
     with open(os.path.join(directory, name), "rb") as file:
-        return load_object(file.read())
+        return load_object(file.read(limit))  # half an object is none
 
 
 def read_spec(directory: str) -> "run_spec.RunSpec":

@@ -77,7 +77,7 @@ class LocalRanks:
         """Returns the record in a rank's file; None while it cannot be read. Stages come from the script's Python."""
         rank, _, kind = name[: -len(paths.RECORD)].partition(".")
         try:
-            value = files.read_json(self.directory, os.path.join(paths.RANKS, name))
+            value = files.read_json(self.directory, os.path.join(paths.RANKS, name), files.RANK_LIMIT)
         except (OSError, ValueError):
             return None
         if kind in hooks.STAGES and rank.isdecimal():

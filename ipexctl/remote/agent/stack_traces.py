@@ -74,7 +74,7 @@ def _read_errors(path: str, pid: int) -> str:
     lines = ""
     for ending in (ERROR, THREAD_ERROR):
         with suppress(OSError, ValueError):
-            record = files.read_json("/", "%s.%d%s" % (path[: -len(STACKS)], pid, ending))
+            record = files.read_json("/", "%s.%d%s" % (path[: -len(STACKS)], pid, ending), files.RANK_LIMIT)
             record.pop("argv", None)
             lines += "\n%s%s\n" % (RAISED, json.dumps(record))
     return lines

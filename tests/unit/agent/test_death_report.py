@@ -62,6 +62,23 @@ def test_a_script_that_called_exit_has_failed_then(ranks: Path, how: dict[str, A
     assert (end.status, end.signal, end.at, end.error) == (status, 0, at, "" if "signal" in how else HELPERS)
 
 
+@pytest.mark.parametrize("size", [9_000, 2_000_000])
+def test_what_a_rank_has_written_of_its_end_is_bounded(ranks: Path, size: int) -> None:
+    """Each file of its own before it is parsed, and what is passed on."""
+    text = "x" * size
+    (ranks / "3.1.error").write_text(json.dumps({"error": text, "traceback": text, "exit_line": text}))
+    (ranks / "elastic").write_text(json.dumps({"message": {"message": text, "extraInfo": {"py_callstack": text}}}))
+    for pid in (1, 2):
+        end = RankEnded(3, "node0", 1)
+        end = death_report.describe_rank_death(
+            str(ranks.parent), end, pid, death_report.KernelLog(), str(ranks / "elastic")
+        )
+        assert bool(end.error) == (size == 9_000)
+        assert len(end.error) < 3_000
+        assert len(end.traceback) < 21_000
+    assert len(death_report.read_exit_line(str(ranks.parent), 3, 1)) in (0, 4_200)
+
+
 def test_what_ends_a_script_that_had_asked_to_end_well_came_later(ranks: Path) -> None:
     (ranks / "3.1.error").write_text(json.dumps({"status": 0, "at": 41.5, "exit_line": "/home/u/brk.py:49"}))
     end = reported(ranks)
