@@ -195,6 +195,7 @@ def test_an_old_release_for_want_of_a_wheel_is_refused_with_the_command_that_bui
     new = wheels.wheel("hydra", "1.3", {"hydra.py": "import ours"}, requires=("ours",))
     gone = wheels.wheel("gone", "2.0", {"gone.py": ""}, requires=("nowhere",))
     others = [wheels.wheel("gone", "1.0", {"gone.py": ""}), wheels.wheel("early", "0.3.dev5", {"early.py": ""})]
+    others.append(wheels.wheel("job", "1.0", {"job.py": "import hydra"}, requires=("hydra",)))
     sources = io.BytesIO()
     with tarfile.open(fileobj=sources, mode="w:gz") as archive:
         for name, text in {"pyproject.toml": PROJECT, "b.py": BACKEND, "ours.py": "NUMBER = 3\n"}.items():
@@ -207,6 +208,8 @@ def test_an_old_release_for_want_of_a_wheel_is_refused_with_the_command_that_bui
         assert "gone 1.0 is an older release than the newest, 2.0, because nowhere was not found" in plan
         assert "note         early 0.3.dev5 is a pre-release: there is no other wheel of it; --build early" in plan
         assert "numpy 1.26.4 is" not in plan
+        plan = " ".join(bench.play(index, with_=("job",), check=True).plan.split())
+        assert "1.3 needs ours, of which there are only sources; --build ours makes a wheel" in plan
         refusal = bench.play(index, with_=("early", "hydra"), builds=True).refusal
         assert refusal is not None
         assert refusal.sentence == "hydra 0.11 is an older release than the newest, 1.3"

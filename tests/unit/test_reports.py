@@ -344,6 +344,8 @@ def test_the_fix_of_a_known_error_names_the_hosts_and_the_environment_of_the_com
         ("wandb/run/x.pt", "ipexctl sync sub/wandb -f lab/hosts"),
         ("vocab.json", "ipexctl run --exclude '!/vocab.json' train.py -f lab/hosts"),
         ("mydata/tiny/train.bin", ""),
+        ("fcu.xyz", "ipexctl run --exclude '!/configs/fcu.xyz' train.py -f lab/hosts"),
+        ("/root/ipexctl/gpt-1a2b/README", "ipexctl run --exclude '!/README' train.py -f lab/hosts"),
     ],
 )
 def test_a_file_that_was_not_sent_has_the_command_that_sends_it(path: str, command: str) -> None:
@@ -352,7 +354,10 @@ def test_a_file_that_was_not_sent_has_the_command_that_sends_it(path: str, comma
         "run", "train.py", HOSTS, selection_flags=("-f", "lab/hosts"), words=("run", "train.py", "-f", "lab/hosts")
     )
     left_out = {name: f"sub/{name.rstrip('/')}" for name in ("data/tiny/train.bin", "wandb/")} | {
-        "vocab.json": "vocab.json"
+        "vocab.json": "vocab.json",
+        "fcu.xyz": "../fcu.xyz",
+        "configs/fcu.xyz": "fcu.xyz",
+        "README": "../README",
     }
     events = [command_line, e.FilesLeftOut(left_out), *done(lost, reason="rank")[1:]]
     diagnosis = of_run(fold_with_catalogue(events)).diagnosis

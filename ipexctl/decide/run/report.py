@@ -252,11 +252,16 @@ def _find_cause(
 
 
 def _find_left_out(state: RunState, path: str) -> Hint | None:
-    """The command that carries a file to where the script looks for it, if the sync left it out."""
-    for name, local_path in state.left_out.items():
-        if f"/{name.rstrip('/')}/" in f"/{posixpath.normpath(path)}/":
-            directory = local_path if name.endswith("/") else posixpath.dirname(local_path)
-            return advise("sync", directory) if directory else _make_command(state, "--exclude", f"!/{name}")
+    """The command that carries a file to where the script looks for it, if the sync left it out. Ranks work in the
+    user's directory; where the script has left that, its place in the project counts."""
+    path = posixpath.normpath(path)
+    own = [name for name, local_path in state.left_out.items() if f"{path}/".startswith(f"{local_path}/")]
+    for name in own or [name for name in state.left_out if f"/{name.rstrip('/')}/" in f"/{path}/"]:
+        local_path = state.left_out[name]
+        directory = local_path if name.endswith("/") else posixpath.dirname(local_path)
+        if directory and not f"{directory}/".endswith("../"):  # the project's own is sent without its files
+            return advise("sync", directory)
+        return _make_command(state, "--exclude", f"!/{name}")
     return None
 
 

@@ -370,16 +370,18 @@ def _describe_downgrades(request: LockRequest, wheels: Sequence[Wheel]) -> list[
 def _describe_old_releases(
     request: LockRequest, sources: Sources, wheels: Sequence[Wheel], asked: Sequence[str]
 ) -> list[str]:
-    """Describes packages named without a version that are older than the newest wheel (uv's reason) or pre-releases.
-    Raises `UsageError` (exit 4) for one that is older because something has only sources."""
+    """Describes packages named without a version that are older than the newest wheel (uv's reason) or pre-releases,
+    and packages that they need which are older because something has only sources. Raises `UsageError` (exit 4) for
+    a named one of the latter."""
     tool, versions = packages.find_uv(), {wheel.name: wheel.version for wheel in wheels}
     names = [name for text in request.requested if (name := read_package_name(text)) == canonicalize_name(text)]
     names = [name for name in names if name in versions and name not in sources.preferred]
     if not names:
         return []
-    newest = packages.find_newest_versions(tool, names, request.target, sources)
+    drawn = [wheel.name for wheel in wheels if not wheel.local and wheel.name not in {*names, *sources.preferred}]
+    newest = packages.find_newest_versions(tool, [*names, *drawn], request.target, sources)
     notes = []
-    for name in names:
+    for name in [*names, *drawn]:
         taken, last = versions[name], newest.get(name, versions[name])
         if Version(taken) < Version(last):
             exact = [*asked, f"{name}=={last}"]
@@ -389,13 +391,15 @@ def _describe_old_releases(
                 what = f"{name} {taken} is an older release than the newest, {last}"
                 if isinstance(error.hint, Hint):
                     needed = error.hint.words[-1]
-                    reasons = [f"{last} needs {needed}, of which there are only sources", f"as it is: {name}=={taken}"]
-                    hint = request.suggest_build(needed)
-                    raise UsageError(what, reasons=reasons, hint=hint, exit=Exit.STEP) from None
-                if cause := _UV_CAUSE.search(" ".join(error.reasons)):
-                    what += f", because {cause[1]}"
-                notes.append(what)
-        elif Version(taken).is_prerelease:
+                    because = f"{last} needs {needed}, of which there are only sources"
+                    if name in names:
+                        reasons, hint = [because, f"as it is: {name}=={taken}"], request.suggest_build(needed)
+                        raise UsageError(what, reasons=reasons, hint=hint, exit=Exit.STEP) from None
+                    notes.append(f"{what}: {because}; --build {needed} makes a wheel")
+                elif name in names:
+                    cause = _UV_CAUSE.search(" ".join(error.reasons))
+                    notes.append(f"{what}, because {cause[1]}" if cause else what)
+        elif name in names and Version(taken).is_prerelease:
             notes.append(f"{name} {taken} is a pre-release: there is no other wheel of it; --build {name} makes one")
     return notes
 
