@@ -158,9 +158,16 @@ def check_installed_stack(cluster: Cluster) -> Iterator[CheckHit]:
             wanted = [r.torch for r in cluster.table.releases if r.oneccl == get_public_version(oneccl)]
             yield CheckHit("STK005", host, {"torch": torch, "oneccl": oneccl, "wanted": [torch, *wanted][-1]})
     usual = find_majority(stacks)
+    markers = {host: marker for host in stacks if stacks[host] == usual and (marker := installs[host].marker)}
+    usual_id = find_majority({host: marker.id for host, marker in markers.items()})
     for host, stack in stacks.items():
         if stack != usual:
             yield CheckHit("STK002", host, {"what": stack}, f"most: {usual}")
+        elif host in markers and markers[host].id != usual_id:  # what a run refuses, too
+            model = next(marker for marker in markers.values() if marker.id == usual_id)
+            other = {name for name, _ in markers[host].packages.items() ^ model.packages.items()}
+            what = f"other versions of {join_names(sorted(other), 3)}, or none" if other else markers[host].id
+            yield CheckHit("STK002", host, {"what": what}, f"most: {usual_id}")
 
 
 def needs_import_check(installed: Installed) -> bool:

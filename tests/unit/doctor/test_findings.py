@@ -331,6 +331,19 @@ def test_the_host_with_another_stack_is_the_odd_one_and_local_versions_do_not_co
     assert one("STK002", result(*same)).hosts == ("c",)
 
 
+def test_a_host_whose_environment_has_other_packages_is_found_as_a_run_does() -> None:
+    def has(**packages: str) -> dict[str, Any]:
+        marker = replace(MARKER, id=f"torch2.8.0-{len(packages)}", packages=packages)
+        return {"installed": Installed("/home/u/env", True, "3.11.2", packages, marker)}
+
+    same, other = has(torch="2.8.0"), has(torch="2.8.0", tabulate="0.9")
+    assert not {each.code for each in result(same, same)} & {"STK002"}
+    finding = one("STK002", result(other, same, same))
+    assert (finding.level, finding.hosts) == ("error", ("a",))
+    assert finding.title.endswith("other versions of tabulate, or none")
+    assert finding.fix.endswith("ipexctl install --like b --limit a")
+
+
 def test_a_host_without_the_environment_that_others_have_is_found() -> None:
     bare = {"installed": Installed("/home/u/env", False)}
     assert one("STK003", result({}, bare)).hosts == ("b",)
