@@ -16,7 +16,9 @@ _NAME = re.compile(
     rb"(?<![\w.-])(?:([\w.-]+)\\{0,3}[\"']?\s?[=:]\s?|(--[\w.-]+)(?:\\{0,3}[\"'])?(?:,?\s|,(?=\\{0,3}[\"'])))"
 )
 _POSITION = re.compile(rb"\d+(?::\d+)?:(?!\S)")  # behind the name of a file: a line, and a column
-_VALUE = re.compile(rb"\\{1,3}[\"'][^\"'\\]*|\"[^\"]*\"|'[^']*'|[\"']?[^\s,;&'\"]+")
+_VALUE = re.compile(rb"\\{1,3}[\"'][^\"'\\]*|[a-zA-Z]{0,2}(?:\"[^\"]*\"|'[^']*')|[\"']?[^\s,;&'\"]+")
+_FRAME = re.compile(rb'File "[^"]+\.py", line \d+, in \S')  # of a traceback, above the line of source code
+_LINE_LIMIT = 1 << 10  # bytes of a line of one
 
 
 @cache
@@ -82,10 +84,20 @@ def mask_names(data: bytes) -> bytes:
         is_file = b"." in name[0] and name[0].endswith(b":")  # a password of db.password= may have digits alone
         if secret and is_file and _POSITION.match(data, name.end()):
             continue
-        if secret and (value := _VALUE.match(data, name.end())):
+        value = _VALUE.match(data, name.end()) if secret else None
+        if value and not _is_expression(data, name.start(), value[0]):
             pieces += [data[end : name.end()], MASK]
             end = value.end()
     return b"".join([*pieces, data[end:]]) if pieces else data
+
+
+def _is_expression(data: bytes, at: int, value: bytes) -> bool:
+    """Returns whether a value is a name or a call in the source code of a traceback: a secret is a literal there. The
+    line of code is indented by two more than that of its file; where it is missing, the exception may follow."""
+    begin = data.rfind(b"\n", max(0, at - _LINE_LIMIT), at)
+    above = data[max(0, begin - _LINE_LIMIT) : max(0, begin)].rpartition(b"\n")[2]
+    frame = _FRAME.search(above) if value[:1].isalpha() and value[-1:] not in b"\"'" else None
+    return frame is not None and data.startswith(above[: frame.start()] + b"  ", begin + 1)
 
 
 def find_beginning(data: bytes) -> int:

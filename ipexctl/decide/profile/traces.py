@@ -136,11 +136,6 @@ def find_collectives(slices: Iterable[Slice]) -> list[Collective]:
     return sorted(works or calls, key=lambda each: each.start)
 
 
-def is_collective(name: str) -> bool:
-    """Returns whether a slice is the work of a backend, which overlaps what its thread does."""
-    return _OF_BACKEND.fullmatch(name) is not None
-
-
 def is_synchronous(name: str) -> bool:
     """Returns whether no rank can leave it before the last has entered, and its end is that of the work."""
     backend, _, call = name.partition(":")
@@ -162,7 +157,7 @@ def sum_operators(slices: Iterable[Slice]) -> dict[str, Sum]:
     sums: dict[str, Sum] = {}
     threads: dict[int, list[Slice]] = {}
     for each in slices:
-        if not is_collective(each.name):
+        if not _OF_BACKEND.fullmatch(each.name):  # the work of a backend overlaps what its thread does
             threads.setdefault(each.thread, []).append(each)
     for own in threads.values():
         own.sort(key=lambda each: (each.start, -each.end))

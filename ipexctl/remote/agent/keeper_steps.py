@@ -47,7 +47,8 @@ def _check_placing(run: "KeeperRun") -> None:
             run.stop(Reason.LAUNCH, "no guard on %s" % ", ".join(missing))
     elif run.spec.keep and not run.spec.keep.fresh:
         number = int(run.now.clock)  # no order of an earlier attempt has it
-        run.since, run.kept = run.now.steady, keeping.begin_look(number)
+        run.since = run.now.steady
+        run.kept = keeping.Keeping(look=number, number=number)  # nothing is known until all hosts have answered it
         run.enter(RunPhase.RESUMING, run.spec.timings.ready_timeout)
         run.send(messages.FindCheckpoints(number))
     else:

@@ -86,11 +86,6 @@ def add_report(keeping: "Keeping", host: str, found: "messages.CheckpointsFound"
     return keeping._replace(reports=dict(keeping.reports, **{host: found}))
 
 
-def begin_look(number: int) -> "Keeping":
-    """Nothing is known until all hosts have answered the look of this number."""
-    return Keeping(look=number, number=number)
-
-
 def plan_copies(keeping: "Keeping", hosts: "Sequence[str]", keep: "KeepSpec") -> "Tuple[Keeping, List[Order]]":
     """What is to be copied now, so that each part of the newest checkpoint is on ``keep.copies`` other hosts. A host
     gets one part at a time."""

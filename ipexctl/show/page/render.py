@@ -16,7 +16,7 @@ from ipexctl import __version__
 from ipexctl.model.answers.doctor import LinkSpeed
 from ipexctl.model.answers.saved import CompareAnswer
 from ipexctl.model.facts import Facts
-from ipexctl.model.page import Curve, DoctorRecord, Figure, HostPart, LogExcerpt, LogLine, RankRow, RunPage
+from ipexctl.model.page import DoctorRecord, Figure, HostPart, LogExcerpt, LogLine, RankRow, RunPage
 from ipexctl.model.profile import Profile
 from ipexctl.model.text import format_clock, format_size, format_time, group_pairs, pluralize, strip_colours
 from ipexctl.show.answers.run import format_profile
@@ -94,7 +94,8 @@ def _draw_parts(page: RunPage) -> dict[str, object]:
     drawn: dict[str, list[dict[str, object]]] = {"rank": [], "host": []}
     for figure in page.figures:
         by = "host" if figure.key in ("rank cpu", "rank memory") else figure.by
-        if curves := tuple(curve for curve in figure.curves if _is_seen(curve, page.length)):
+        least = page.length / 500  # seconds of a curve that is seen
+        if curves := tuple(curve for curve in figure.curves if curve.points[-1][0] - curve.points[0][0] > least):
             figure = replace(figure, curves=curves)
             drawn[by].append(_draw_figure(figure, page.length, page.restarts, _find_broken(page, figure.key)))
     used = {span.kind for row in page.rows for span in row.spans}
@@ -176,10 +177,6 @@ def _list_tiles(page: RunPage, joules: Sequence[float]) -> list[tuple[str, str]]
     tiles += [("first figure", f"after {format_duration(first)}")] if first is not None else []
     tiles += [("memory of a rank", f"{drawings.format_value(max(memory))} {unit}")] if memory else []
     return [*tiles, *([("energy", _format_energy(joules, len(page.hosts)))] if joules else [])]
-
-
-def _is_seen(curve: Curve, length: float) -> bool:
-    return curve.points[-1][0] - curve.points[0][0] > length / 500
 
 
 def _find_broken(page: RunPage, figure: str) -> list[float]:

@@ -220,6 +220,29 @@ def test_what_is_called_like_a_secret_is_none(text: str) -> None:
     assert Masker({}).mask_text(text) == text
 
 
+FRAME = 'Traceback (most recent call last):\n  File "/usr/lib/python3.11/a.py", line 86, in connect\n'
+OF_RANK = FRAME.replace("  File", "[rank0]:   File")
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        (f"{FRAME}    c = Client(address, authkey=process.current_process().authkey)\n", None),
+        (f"{FRAME}    login(token=get_token(), password=password)\nKeyError: 1", None),
+        (f"{FRAME}    login(token=b'q7Zk', password=1234)\n", f"{FRAME}    login(token=***, password=***\n"),
+        (f"{FRAME}    login(name)\npassword=q7Zk\n", f"{FRAME}    login(name)\npassword=***\n"),
+        (f"{FRAME}ValueError: password=q7Zk\n", f"{FRAME}ValueError: password=***\n"),
+        ('  File "a.py", line 8\n    password = q7Zk is\n', '  File "a.py", line 8\n    password = *** is\n'),
+        (f"{OF_RANK}[rank0]:     login(token=token)", None),
+        (f"{OF_RANK}[rank0]: ValueError: token=q7Zk", f"{OF_RANK}[rank0]: ValueError: token=***"),
+        ("login(token=get_token(1))", "login(token=***"),
+        ("authkey=rb'q7Zk'", "authkey=***"),
+    ],
+)  # fmt: skip
+def test_expressions_of_source_code_are_no_secrets_and_literals_are(text: str, masked: str | None) -> None:
+    assert Masker({}).mask_text(text) == (masked or text)
+
+
 def test_a_record_keeps_hashes_that_say_no_value(tmp_path: Path) -> None:
     masker = keep(tmp_path, SECRET, ODD)
     text = (tmp_path / SECRETS).read_text()
