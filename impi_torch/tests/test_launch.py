@@ -129,7 +129,7 @@ def test_an_override_takes_the_place_of_gloo(run: Run, asked: str) -> None:
     assert len(lines) == 2
     assert all(line[-2:] == ["ImpiProcessGroup", "ImpiProcessGroup"] for line in lines)
     assert all("gloo" in line[1] and line[2] == "gloo" for line in lines)
-    assert "impi: takes the place of" in ended.err
+    assert f"impi: takes the place of {asked.replace('nothing', 'the default backend')} (" in ended.err
 
 
 def test_without_an_override_gloo_stays(run: Run) -> None:

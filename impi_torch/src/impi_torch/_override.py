@@ -47,11 +47,8 @@ def install() -> None:
                 print(f"impi: gloo stays: {against}", file=sys.stderr, flush=True)
             return make(group_size, group_rank, ranks, backend, *rest, **words)
         if not ranks and group_rank == 0:
-            print(
-                f"impi: takes the place of {asked or 'the default backend'} (IMPI_TORCH_OVERRIDE)",
-                file=sys.stderr,
-                flush=True,
-            )
+            named = asked.replace("undefined", "") or "the default backend"  # torch's word for none
+            print(f"impi: takes the place of {named} (IMPI_TORCH_OVERRIDE)", file=sys.stderr, flush=True)
         group, store = make(group_size, group_rank, ranks, c10d.Backend("impi"), *rest, **words)
         if group in c10d._world.pg_map:
             group.backend_name = "gloo"
