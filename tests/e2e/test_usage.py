@@ -1,6 +1,8 @@
 """`du` on separate hosts: what takes space there, and which projects are removed."""
 
 import os
+import re
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +70,18 @@ def test_places_are_measured_on_hosts_and_here(workspace: Workspace, hosts: Clus
     assert "dry" not in answer
     assert answer["next"] == []
     hosts.exec("node1", ["rm", "-r", *added.values()])
+
+
+def test_downloads_that_an_interrupted_install_left_have_the_command_that_removes_them(
+    workspace: Workspace, hosts: Cluster
+) -> None:
+    hosts.write("node1", "/root/.cache/uv/x", b"")
+    assert "cache/uv" not in workspace.succeed("du").err
+    hosts.exec("node1", ["fallocate", "-l", "1100M", "/root/.cache/uv/x"])
+    words = re.search(r"stays \(1\.\d GiB on node1\).*\nipexctl (exec .*'rm -rf ~/.cache/uv')", workspace("du").err)
+    assert words
+    workspace.succeed(*shlex.split(words[1]))
+    assert hosts.exec("node1", ["test", "-e", "/root/.cache/uv"]).returncode == 1
 
 
 def test_old_projects_are_named_first_and_then_removed(workspace: Workspace, hosts: Cluster) -> None:

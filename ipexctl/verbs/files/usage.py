@@ -4,7 +4,7 @@ old wheels here."""
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ipexctl.act.context import Context, Emit, run_on_hosts
@@ -12,15 +12,17 @@ from ipexctl.act.transfer.send import build_script_command, list_tree, read_list
 from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.planning.sync import parse_remote_tree
 from ipexctl.model.answers.hosts import UsageAnswer, UsedPlace
-from ipexctl.model.errors import Failure, Kind, UsageError, advise, choose_exit, complete_hint, split_results
-from ipexctl.model.events import Answer, Ended, Workflow
+from ipexctl.model.errors import Failure, Hint, Kind, UsageError, advise, choose_exit, complete_hint, split_results
+from ipexctl.model.events import Answer, Ended, Message, Workflow
 from ipexctl.model.hosts import Inventory, Link, LinkError
-from ipexctl.model.text import parse_integer, printable
+from ipexctl.model.text import fold_names, format_size, group_pairs, parse_integer, printable
 from ipexctl.protocol.paths import MANIFEST, RUNS, STATE
 from ipexctl.store.private_files import measure_tree
 from ipexctl.verbs.common.probe import VENV
 from ipexctl.verbs.common.select import list_flags, make_started
 
+UV_CACHE = "~/.cache/uv"  # of uv on a host
+_LARGE_CACHE = 1 << 30  # bytes of it from which it is named
 _KINDS = ("environment", "runs", "wheels")  # as remote/list_usage.sh names them
 _LARGEST_PLACE = 1 << 50  # KiB
 _PROJECT_LIMIT = 10_000  # of a host: each is listed by itself
@@ -64,11 +66,23 @@ def show_usage(
         if removed and not dry:
             shutil.rmtree(path, ignore_errors=True)
         places.append(UsedPlace("", kind, str(path), size, changed if removed else None, removed=removed))
+    sizes = {place.host: place.bytes for place in places if place.host and place.path.endswith(UV_CACHE[1:])}
+    if hint := describe_uv_cache({host: size for host, size in sizes.items() if size >= _LARGE_CACHE}):
+        yield Message(hint)
     removes = dry and any(place.removed for place in places)
     advice = advise("du", "--prune", "--older-than", older_than or "", "--yes")
     command = complete_hint(advice, list_flags(inventory, None)) if removes else None
     yield Answer(UsageAnswer(tuple(found), tuple(places), (dry or None) if older_than else None, command))
     yield Ended("du", choose_exit([failure.kind.exit for failure in failures.values()]))
+
+
+def describe_uv_cache(sizes: Mapping[str, int]) -> Hint | None:
+    """Returns what uv's cache takes on each host, with the command that removes it: it stays for the next install, and
+    may be the user's own. An install that was interrupted leaves there what it had downloaded."""
+    pairs = ((format_size(size), host) for host, size in sizes.items() if size)
+    each = ", ".join(f"{size} on {fold_names(hosts)}" for size, hosts in group_pairs(pairs).items())
+    text = f"{UV_CACHE} stays ({each}): the next install takes its wheels, and your own uv may use it; to remove it:"
+    return advise("exec", f"rm -rf {UV_CACHE}", text=text) if each else None
 
 
 def make_no_age_error(inventory: Inventory) -> UsageError:

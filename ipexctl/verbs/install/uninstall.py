@@ -12,14 +12,14 @@ from ipexctl.model.errors import Failure, Kind, advise, choose_exit, split_resul
 from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, Progress, StepOutcome, Workflow
 from ipexctl.model.hosts import Command, Host, Inventory, Link
 from ipexctl.model.tasks import Uninstall
-from ipexctl.model.text import fold_names, format_size, group_pairs, join_names, parse_integer, pluralize, printable
+from ipexctl.model.text import fold_names, group_pairs, join_names, parse_integer, pluralize, printable
 from ipexctl.protocol.session import Removed, Used
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import make_started
+from ipexctl.verbs.files.usage import UV_CACHE, describe_uv_cache
 from ipexctl.verbs.install.install_sessions import InstallSessions
 
-_CACHE = "~/.cache/uv"  # of uv on a host
-_MEASURE_CACHE = Command(("sh",), f"du -sk {_CACHE} 2>/dev/null", timeout=600.0)
+_MEASURE_CACHE = Command(("sh",), f"du -sk {UV_CACHE} 2>/dev/null", timeout=600.0)
 
 
 def uninstall(task: Uninstall, inventory: Inventory, context: Context, *, dry: bool = False) -> Workflow[None]:
@@ -61,20 +61,15 @@ def uninstall(task: Uninstall, inventory: Inventory, context: Context, *, dry: b
 
 
 def _report_cache(context: Context, hosts: Sequence[Host]) -> Workflow[None]:
-    """Says what uv's cache takes, which stays: the next install takes its wheels, and it may be the user's own."""
+    """Says what uv's cache takes, which stays."""
 
     def measure(link: Link, _: Emit) -> int:
         size = link.run(_MEASURE_CACHE).out.partition(b"\t")[0]
         return (parse_integer(size.decode("ascii", "replace"), 1 << 50) or 0) << 10
 
     measured = yield from run_on_hosts(context, hosts, "measure uv's cache", measure)
-    sizes = [(format_size(size), name) for name, size in split_results(measured)[0].items() if size]
-    each = ", ".join(f"{size} on {fold_names(names)}" for size, names in group_pairs(sizes).items())
-    if each:
-        text = (
-            f"~/.cache/uv stays ({each}): the next install takes its wheels, and your own uv may use it; to remove it:"
-        )
-        yield Message(advise("exec", f"rm -rf {_CACHE}", text=text))
+    if hint := describe_uv_cache(split_results(measured)[0]):
+        yield Message(hint)
 
 
 def _remove_envs(sessions: InstallSessions, pythons: Mapping[str, str], installed: Sequence[str]) -> Workflow[None]:
