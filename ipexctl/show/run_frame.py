@@ -296,7 +296,8 @@ def _make_columns(view: View, groups: Sequence[Sequence[RankState]], now: float)
     add("it/s", lambda group: (_format_known(list_group_paces(group), median, _format_pace), ""))
     add("×", share)
     if top > 0:
-        add("pace", lambda group: (draw_sparkline(list_paces(_find_slowest(group), now), top, _WIDE_SPARK), ""))
+        by_pace = partial(min, key=lambda rank: rank.pace if rank.pace is not None else float("inf"))
+        add("pace", lambda group: (draw_sparkline(list_paces(by_pace(group), now), top, _WIDE_SPARK), ""))
     add(
         "cpu",
         lambda group: (_format_known((rank.cpu for rank in group), sum, lambda cores: f"{100 * cores:.0f} %"), ""),
@@ -427,10 +428,6 @@ def _find_last_line(state: RunState, rank: RankState) -> str:
     """One line: its bar if it draws one, else its last line that is not blank."""
     whole = (format_line(line) for line in reversed(rank.tail.split(b"\n")))
     return next(iter(list_open_lines(state, rank)[::-1]), "") or next((line for line in whole if line.strip()), "")
-
-
-def _find_slowest(group: Sequence[RankState]) -> RankState:
-    return min(group, key=lambda rank: rank.pace if rank.pace is not None else float("inf"))
 
 
 def _format_steps(group: Sequence[RankState]) -> str:

@@ -102,6 +102,7 @@ def count_ranks(run: RunOutcome) -> str:
 _OTHER_STACKS = re.compile(r"^(?:Thread 0x.*\n(?:  .*\n)*\n?|Extension modules: .*)", re.MULTILINE)  # of a crash
 _OUR_FRAME = r'.*/hooks/\w+\.py", line \d+ in answer\n'  # of a thread that our hooks start
 _OUR_STACKS = re.compile(rf"^Thread 0x.*\n(?:  .*\n)*?{_OUR_FRAME}(?:  .*\n)*\n?", re.MULTILINE)
+_OUR_CALL = re.compile(r'^ +File ".*/hooks/(?:sitecustomize|_ipexctl_\w+)\.py", line \d+ in .*\n?', re.MULTILINE)
 
 
 def get_last_output(rank: RankOutcome) -> str:
@@ -110,7 +111,7 @@ def get_last_output(rank: RankOutcome) -> str:
     output = strip_colours((rank.traceback or _drop_harmless_ends(rank.tail)).strip("\n") or rank.error)
     if "\nCurrent thread 0x" in output and "<no Python frame>" not in output:
         output = _OTHER_STACKS.sub("", output)
-    return _OUR_STACKS.sub("", output).strip("\n")
+    return _OUR_CALL.sub("", _OUR_STACKS.sub("", output)).strip("\n")
 
 
 def _drop_harmless_ends(output: str) -> str:

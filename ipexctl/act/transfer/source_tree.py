@@ -157,7 +157,9 @@ class Packer:
             names = "".join(f"{name}\0./{path}\0" for path, name in stored.items())
             yield build_tar_file("stored", os.fsencode(names), 0o600)
         if to_delete:
-            yield build_tar_file("to_delete", _format_xargs_input(to_delete), 0o600)
+            # For xargs -0: none looks like an option.
+            to_remove = b"".join(os.fsencode("./" + path) + b"\0" for path in to_delete)
+            yield build_tar_file("to_delete", to_remove, 0o600)
         yield build_tar_file("mark", manifest, 0o600)
         check_unchanged(self._tree, entries)
 
@@ -207,11 +209,6 @@ class Packer:
         if left:
             raise SourceChangedError([entry.path])
         yield bytes(-entry.size % 512)
-
-
-def _format_xargs_input(paths: Sequence[str]) -> bytes:
-    """Paths as input for ``xargs -0``; none looks like an option."""
-    return b"".join(os.fsencode("./" + path) + b"\0" for path in paths)
 
 
 def _compute_change_stamp(status: os.stat_result) -> tuple[int, int, int, int]:

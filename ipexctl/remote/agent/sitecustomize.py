@@ -124,7 +124,7 @@ class Hooks(names.ModuleHooks):
     def record_error(self, ending: str, kind: "Any", value: "Any", trace: "Any", **fields: "Any") -> None:
         for _ in range(2):  # a handler of a signal may raise meanwhile, as that of a DataLoader whose worker has died
             try:
-                drop_own_frames(trace)
+                drop_own_frames(value)
                 report = dict(describe_error(kind, value, trace), **fields)
                 path = "%s.%d%s" % (self.base, os.getpid(), ending)
                 with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
@@ -299,13 +299,15 @@ def shorten_message(error: "Any") -> None:
         error.args = (text[len(OF_RESULT) :].partition("\n\nAt:\n")[0],)
 
 
-def drop_own_frames(trace: "Any") -> None:
-    """Takes the calls of this directory's modules out of a traceback, which Python 3.7 allows first."""
+def drop_own_frames(error: "Any") -> None:
+    """Takes the calls of this directory's modules out of the tracebacks of an exception and of what it was raised from,
+    which Python 3.7 allows first."""
     own = os.path.dirname(os.path.abspath(__file__)) + os.sep
-    while trace is not None and sys.version_info >= (3, 7):
-        while trace.tb_next is not None and trace.tb_next.tb_frame.f_code.co_filename.startswith(own):
-            trace.tb_next = trace.tb_next.tb_next
-        trace = trace.tb_next
+    for trace in [each.__traceback__ for each in (error, error.__cause__, error.__context__) if each is not None]:
+        while trace is not None and sys.version_info >= (3, 7):
+            while trace.tb_next is not None and trace.tb_next.tb_frame.f_code.co_filename.startswith(own):
+                trace.tb_next = trace.tb_next.tb_next
+            trace = trace.tb_next
 
 
 def read_gloo_threads() -> "Any":

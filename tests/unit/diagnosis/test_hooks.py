@@ -100,8 +100,9 @@ def test_an_exception_is_kept_whatever_hook_the_script_has(tmp_path: Path, scrip
     assert f'{tmp_path}/rank.py", line {script.count(chr(10)) + 1}' in record["traceback"]
 
 
-def test_a_traceback_has_no_frames_of_ours(tmp_path: Path) -> None:
-    done = run_with_hooks(tmp_path, "import torch.distributed as dist\ndist.broadcast()\n")
+@pytest.mark.parametrize("call", ["dist.broadcast()", "try: dist.broadcast()\nexcept ValueError: raise KeyError(1)"])
+def test_a_traceback_has_no_frames_of_ours(tmp_path: Path, call: str) -> None:
+    done = run_with_hooks(tmp_path, f"import torch.distributed as dist\n{call}\n")
     assert done.returncode == 1
     record = json.loads(next((tmp_path / "run/ranks").glob("3.*.error")).read_text())
     for text in (done.stderr, record["traceback"]):

@@ -142,7 +142,8 @@ def test_of_a_crash_the_thread_that_crashed_is_shown() -> None:
     others = "".join(
         f'Thread 0x7f (most recent call first):\n  File "{file}", line 2 in {name}\n\n' for file, name in threads
     )
-    now = 'Current thread 0x8f (most recent call first):\n  File "a.py", line 7 in f'
+    now = 'Current thread 0x8f (most recent call first):\n  File "/h/hooks/sitecustomize.py", line 2 in call\n'
+    now += '  File "a.py", line 7 in f'
     crash = f"Fatal Python error: Aborted\n\n{others}{now}"
     text = ending(ended(1, None, signal=6, traceback=f"{crash}\n\nExtension modules: torch._C (total: 1)\n"))
     assert "  Fatal Python error: Aborted\n\n  Current thread 0x8f (most recent call first):\n    File" in text
