@@ -99,7 +99,7 @@ def test_each_run_of_a_playbook_has_its_own_page_and_two_are_compared(tmp_path: 
     assert "ended well" not in (directory / "report.html").read_text()
     compared = draw("1128-065912-a2f0", "1128-065912-a2f0.2")
     assert [(run.name, run.result) for run in compared.compared] == [
-        ("1128-065912-a2f0", "ok"), ("1128-065912-a2f0.2", "rank"),
+        ("1128-065912-a2f0", "ok"), ("1128-065912-a2f0.2", "failed"),
     ]  # fmt: skip
 
 
