@@ -105,6 +105,11 @@ def test_a_stall_its_stacks_and_what_they_say_together() -> None:
     stragglers, _ = read(journal.Straggling([1], 1, 60.0, True, 7.0))
     assert stragglers == e.Stalled((1,), 60.0, "stragglers", {}, True, 7.0)
     some = journal.Stall([1], False, True, 300.0, {1: "T"})
+    ended = rank_records.RankEnded(1, "node1", 0)
+    silent = (
+        "no progress for 300 s: rank 0 on node0 is silent (all use the processor; rank 1 on node1 ended with code 0)"
+    )
+    assert describe(read(ended, stall._replace(ranks=[0], states={0: "R"}))[-1])[3] == silent
     *_, resumed, message = read(some, journal.Resumed(9.0))
     assert resumed == e.Resumed(9.0)
     assert describe(message) == ("info", "", "resumed", "the stalled ranks make progress again")

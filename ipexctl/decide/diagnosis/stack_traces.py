@@ -294,9 +294,9 @@ def _describe_state(stack: RankStack) -> str:
     return description
 
 
-def describe_stall(stalled: Stalled, hosts: Sequence[str], *, hopeless: bool = False) -> str:
+def describe_stall(stalled: Stalled, hosts: Sequence[str], *, hopeless: bool = False, ended: Sequence[int] = ()) -> str:
     """Returns the line of the warning. ``hosts`` maps ranks to hosts; ``hopeless``: they wait where others cannot come,
-    and may write."""
+    and may write; ``ended``: these have ended well, and may be what the others wait for."""
     seconds = f"{stalled.seconds:.0f} s"
     if stalled.kind == "stragglers":
         done = len(hosts) - len(stalled.ranks)
@@ -310,6 +310,7 @@ def describe_stall(stalled: Stalled, hosts: Sequence[str], *, hopeless: bool = F
     )
     if stalled.kind == "all":
         what = odd_text or ("all use the processor" if states.keys() == {"R"} else f"processes: {counts}")
+        what += f"; {_locate_ranks(ended, hosts)} ended with code 0" if ended else ""
         if len(stalled.ranks) == 1:
             return f"no progress for {seconds}: {_locate_ranks(stalled.ranks, hosts)} is silent ({what})"
         where = f"all {len(stalled.ranks)} ranks on {_format_hosts(stalled.ranks, hosts)}"

@@ -365,7 +365,8 @@ class JournalReader:
 
     def _report_stall(self, stall: e.Stalled) -> Events:
         hosts, hopeless = self._running.hosts, self._find_hopeless(stall.ranks)
-        text = self._describe_missing(stall.ranks) or stack_traces.describe_stall(stall, hosts, hopeless=bool(hopeless))
+        text = stack_traces.describe_stall(stall, hosts, hopeless=bool(hopeless), ended=sorted(self._well))
+        text = self._describe_missing(stall.ranks) or text
         self._stall, self._alarmed = stall, True
         self._stacks = self._stacks if self._requested else []
         yield stall
