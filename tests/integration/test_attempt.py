@@ -310,27 +310,22 @@ def test_an_mpirun_that_is_killed_is_the_cause_with_its_signal(start: Start) -> 
 
 
 def test_a_slow_wrapper_still_says_how_its_rank_ended_when_mpirun_is_gone(start: Start) -> None:
-    """The wrapper reads what its script left of an exception from a pipe, in which it comes two seconds late."""
+    """The wrapper stands still when its script ends, for two seconds."""
     attempt = start("wait")
     story, events = until(attempt, e.Output)
     wrapper = find(attempt, b"rank")
     script = next(pid for pid, process in procs.list_processes().items() if process.parent == wrapper)
     environ = dict(word.split("=", 1) for word in Path(f"/proc/{script}/environ").read_text().split("\0") if word)
     rank = int(environ["RANK"])
-    late = Path(environ[paths.DIRECTORY_ENV], hooks.RANKS, f"{rank}.{script}{hooks.ERROR}")
-    os.mkfifo(late)
-    pipe = os.open(late, os.O_RDWR)
-
-    def write() -> None:
-        os.write(pipe, b'{"error": "KeyError: 1"}')
-        os.close(pipe)
-
-    writing = threading.Timer(2.0, write)
-    writing.start()
+    left = Path(environ[paths.DIRECTORY_ENV], hooks.RANKS, f"{rank}.{script}{hooks.ERROR}")
+    left.write_text('{"error": "KeyError: 1"}')
+    os.kill(wrapper, signal.SIGSTOP)
+    resuming = threading.Timer(2.0, os.kill, (wrapper, signal.SIGCONT))
+    resuming.start()
     os.kill(script, signal.SIGKILL)
     os.kill(find(attempt, b"mpiexec.hydra"), signal.SIGKILL)
     events += list(story)
-    writing.join()
+    resuming.join()
     assert [end.error for end in of(e.RankEnded, events) if end.rank == rank] == ["KeyError: 1"]
 
 
