@@ -319,13 +319,20 @@ def test_a_slow_wrapper_still_says_how_its_rank_ended_when_mpirun_is_gone(start:
     rank = int(environ["RANK"])
     left = Path(environ[paths.DIRECTORY_ENV], hooks.RANKS, f"{rank}.{script}{hooks.ERROR}")
     left.write_text('{"error": "KeyError: 1"}')
-    os.kill(wrapper, signal.SIGSTOP)
-    resuming = threading.Timer(2.0, os.kill, (wrapper, signal.SIGCONT))
-    resuming.start()
+
+    def hold() -> None:
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end:  # the kernel lets it go on when its group has lost mpirun
+            os.kill(wrapper, signal.SIGSTOP)
+            time.sleep(0.001)
+        os.kill(wrapper, signal.SIGCONT)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
     os.kill(script, signal.SIGKILL)
     os.kill(find(attempt, b"mpiexec.hydra"), signal.SIGKILL)
     events += list(story)
-    resuming.join()
+    holding.join()
     assert [end.error for end in of(e.RankEnded, events) if end.rank == rank] == ["KeyError: 1"]
 
 
