@@ -95,11 +95,12 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
 
 
 def _find_silent_end(first: _Judged, others: Sequence[_Judged]) -> _Judged | None:
-    """Returns the rank that ended by itself with other words than an exception's (a script may have a hook for those),
-    where the others only noticed that a rank was gone."""
+    """Returns the first rank that ended otherwise than those who only noticed that a rank was gone: with words of its
+    own (a script may have a hook for exceptions), or at about that time by a signal or with an exit code."""
     statuses = first.abort_statuses.union(*(each.abort_statuses for each in others))
-    silent = [each for each in others if each.is_silent and each.evidence.output and not each.rank.signal]
-    return next((each for each in silent if each.rank.status not in statuses and not first.named), None)
+    ended = [each for each in others if not each.is_symptom and each.rank.status not in statuses]
+    soon = (each for each in ended if each.evidence.output or each.rank.at < first.rank.at + _END_DELAY)
+    return None if first.named else next(soon, None)
 
 
 def _find_most_telling(errors: KnownErrors, first: _Judged, others: Sequence[_Judged]) -> _Judged:

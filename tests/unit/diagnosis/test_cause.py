@@ -1,6 +1,7 @@
 """Which of the failed ranks is the cause."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -79,8 +80,10 @@ def test_a_rank_that_is_named_is_named_with_its_host() -> None:
     assert diagnosis.title.startswith("rank 3 on n3 had finished with the group")
 
 
-def test_a_rank_that_shows_nothing_is_no_better_cause() -> None:
-    assert judge(failed(0, 5.0, PEER), failed(1, 5.2)) == ([0, 1], "peer")
+@pytest.mark.parametrize("end", [{"status": 3}, {"status": None, "signal": 15}, {"status": None, "signal": 10}])
+def test_a_rank_that_ended_by_itself_comes_before_those_that_only_missed_it(end: dict[str, Any]) -> None:
+    assert judge(failed(0, 5.0, PEER), replace(failed(1, 5.2), **end)) == ([1, 0], None)
+    assert judge(failed(0, 5.0, PEER), replace(failed(1, 9.0), **end)) == ([0, 1], "peer"), "it came of it"
 
 
 def test_a_rank_whose_own_hook_wrote_its_exception_comes_before_those_that_only_missed_it() -> None:
