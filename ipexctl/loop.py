@@ -20,6 +20,7 @@ from ipexctl.act.context import Context, RecordLocation
 from ipexctl.act.interrupts import Interrupts
 from ipexctl.act.ssh import Links
 from ipexctl.data import read_data
+from ipexctl.decide.diagnosis.cause import describe_stall_cause
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_known_errors
 from ipexctl.decide.parsing.amounts import parse_clock
 from ipexctl.decide.run.fold import RunFold
@@ -30,7 +31,7 @@ from ipexctl.model.engines import read_engines
 from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, choose_exit, complete_hint
 from ipexctl.model.events import Event, Message, Stamped
 from ipexctl.model.reports import CommandReport
-from ipexctl.model.run_state import Slowdown
+from ipexctl.model.run_state import Slowdown, Stall
 from ipexctl.model.text import printable
 from ipexctl.model.toml import parse_toml
 from ipexctl.show import sinks
@@ -252,6 +253,8 @@ class Delivery:
         self._screen = make_screen_sink(options, console, self._lock)
         self._slowdown: Slowdown | None = None  # the last one reported
         self._slow_steps = set[str]()  # those reported
+        self._stall: Stall | None = None  # the last one whose exceptions were looked up
+        self._stall_cause = ""  # reported of it
         self._masker, self._kept = EventMasker(log.masker), 0  # how many changes the record's hashes have
         self._record: RunRecord | None = None
         self._unsavable = False  # the record raised
@@ -283,7 +286,7 @@ class Delivery:
                 failure = error if failure is None or isinstance(error, UnwatchedRunError) else failure
                 break
             thrown = self._send_to_sinks(event) or self._report_lost_loss() or self._report_slow_host()
-            thrown = thrown or self._report_slow_download(event)
+            thrown = thrown or self._report_slow_download(event) or self._report_known_stall(event)
             failure = failure or thrown
         return self._close_sinks(failure)
 
@@ -310,6 +313,18 @@ class Delivery:
             return None
         self._slowdown = slowdown
         return self._send_to_sinks(Message("\n".join(slowdown.verdict.lines), "warning", code="slow-host"))
+
+    def _report_known_stall(self, event: Event) -> Exception | None:
+        """Says of a stall what an exception of its ranks is known as, unless the last one was of the same."""
+        attempt = self._fold.state.attempt if isinstance(event, Message) else None  # which says where they stand
+        stall = attempt.stalls[-1] if attempt and attempt.stalls else None
+        if attempt is None or stall is None or not stall.compared or stall is self._stall:
+            return None
+        self._stall, started, before = stall, attempt.started, self._stall_cause
+        self._stall_cause = describe_stall_cause(read_known_errors, stall.stacks, run=started.run, script=started.title)
+        if self._stall_cause in ("", before):
+            return None
+        return self._send_to_sinks(Message(self._stall_cause, "warning", code="known-stall"))
 
     def _report_slow_download(self, event: Event) -> Exception | None:
         """Says once of a step that its files come slowly, and to whom."""

@@ -12,10 +12,12 @@ from ipexctl import loop
 from ipexctl.act.context import Context, run_on_hosts
 from ipexctl.decide.launch.accelerate import require_accelerate
 from ipexctl.decide.planning.install import ANOTHER_PATH
+from ipexctl.model import events as e
 from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind, UsageError, advise
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, RunStarted, Started, StepEnded, StepStarted
 from ipexctl.model.hosts import Command, Host, Link, LinkError
+from ipexctl.protocol.hooks import RAISED
 from ipexctl.show.sinks import Plain
 from ipexctl.verbs.run.watch import wrap_internal_errors
 
@@ -215,6 +217,28 @@ def test_the_command_of_a_message_has_the_users_options(state: Path, capsys: pyt
         capsys.readouterr().err
         == "k7\nwarning: the rest is on the head; this reads it:\nipexctl attach k7 -f 'my hosts'\n"
     )
+
+
+def test_a_stall_says_what_the_exception_of_a_thread_is_known_as(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = json.dumps({"error": "RuntimeError: No CUDA GPUs are available", "traceback": "", "thread": "Thread-3"})
+
+    def workflow(_: Context) -> Workflow:
+        yield Started("run", "train.py", ("node0",), selection_flags=("-f", "my hosts"))
+        yield RunStarted("k7", "node0", ("node0", "node0"), "", title="train.py")
+        for seconds in (20.0, 120.0):
+            yield e.Stalled((0, 1), seconds, "all", {}, False, 1.0)
+            yield from (e.RankStack(rank, "node0", 5, "S", "", f"{RAISED}{error}\n" * rank) for rank in (0, 1))
+            yield e.StallCompared((), "rank 1 on node0: Thread-3 ended with RuntimeError")
+            yield Message("the stacks are saved; going on")
+        yield Ended("run", Exit.OK)
+
+    run_command(workflow)
+    lines = capsys.readouterr().err.splitlines()
+    [at] = [at for at, line in enumerate(lines) if line.startswith("warning: the script asks for a GPU; ")]
+    assert "the stacks are saved; going on" in lines[:at]
+    assert lines[at + 1] == "ipexctl migrate train.py"
 
 
 def test_an_unexpected_lost_link_is_a_hosts_failure(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
