@@ -189,11 +189,9 @@ _STARTS_NOTHING = frozenset(("--dry-run", "--emit", "--check", "--help"))
 def _list_options_not_given(ctx: typer.Context) -> dict[str, bool]:
     """Returns each name of the command's options but for those of this command line, and whether it takes a value."""
     sources = {param: getattr(ctx.get_parameter_source(param.name or ""), "name", "") for param in ctx.command.params}
-    params = [param for param, source in sources.items() if source != "COMMANDLINE"]
-    takes_value = {param: not getattr(param, "is_flag", True) for param in params}
     return {
-        name: takes_value[param]
-        for param in params
+        name: not getattr(param, "is_flag", True)
+        for param in (param for param, source in sources.items() if source != "COMMANDLINE")
         for name in (*param.opts, *param.secondary_opts)
         if name.startswith("-")
     }

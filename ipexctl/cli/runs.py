@@ -79,20 +79,20 @@ def logs(context: Context, hosts: HostSelection, flags: options.LogsFlags) -> Wo
     from ipexctl.verbs.run.manage import logs, print_stacks
     from ipexctl.verbs.run.saved_logs import find_ended_run, print_newest_output, print_saved_output, print_saved_stacks
 
-    ranks = parse_cpu_list(flags.rank)  # numbers and ranges, as those of ranks
+    ranks = frozenset(parse_cpu_list(flags.rank) or ())  # numbers and ranges, as those of ranks
     if flags.rank is not None and not ranks:
         raise UsageError(f"--rank takes numbers and ranges such as 3,5-7, not {flags.rank!r}")
     if flags.stacks and flags.follow:
         raise UsageError("--follow does not fit --stacks, which shows one moment")
     saved = find_ended_run(context.state / "runs", flags.run)
-    if flags.stacks and saved:
-        return print_saved_stacks(saved, context, frozenset(ranks or ()))
-    if flags.stacks:
-        return print_stacks(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()))
+    if saved and flags.stacks:
+        return print_saved_stacks(saved, context, ranks)
     if saved:
-        return print_saved_output(saved, context, frozenset(ranks or ()), flags.run or "")
-    live = logs(flags.run, hosts.read_inventory(), context, frozenset(ranks or ()), follow=flags.follow)
-    return live if flags.run else print_newest_output(live, context, frozenset(ranks or ()))
+        return print_saved_output(saved, context, ranks, flags.run or "")
+    if flags.stacks:
+        return print_stacks(flags.run, hosts.read_inventory(), context, ranks)
+    live = logs(flags.run, hosts.read_inventory(), context, ranks, follow=flags.follow)
+    return live if flags.run else print_newest_output(live, context, ranks)
 
 
 @command(app, "profile", examples=("", "1120-083015-a3f2 --json"))

@@ -112,10 +112,8 @@ def _find_last_failed_hosts(runs: Path) -> tuple[str, tuple[str, ...]]:
         report = read_report(directory)  # None: it goes on, or is damaged
         if report is None or report.verb in _ABOUT_RUNS:
             continue
-        if report.run:
-            lost = {rank.host for rank in report.run.ranks if rank.state in ("failed", "lost")}
-        else:
-            lost = set()
+        ranks = report.run.ranks if report.run else ()
+        lost = {rank.host for rank in ranks if rank.state in ("failed", "lost")}
         if report.hosts:
             return read_name(directory), tuple(host.host for host in report.hosts if not host.good or host.host in lost)
     return "", ()

@@ -71,7 +71,18 @@ def read_request(task: Run, environ: Mapping[str, str], *, dry: bool, emit: str 
 
 def check_options(task: Run) -> None:
     """Raises `UsageError` for options that contradict each other, or whose values have a wrong form."""
-    _check_restarts(task)
+    if task.host_notify:
+        split_command("--host-notify", task.host_notify)
+    if task.stop_on_nan and task.detach:
+        raise UsageError("--stop-on-nan needs somebody who watches", hint="leave out --detach")
+    of_restarts = {"--min-hosts": task.min_hosts, "--spares": task.spares, "--stall restart": task.stall == "restart"}
+    for option, given in of_restarts.items():
+        if given and not task.restarts:
+            raise UsageError(f"{option} says how to start a run again", hint="add --restarts 1")
+    if task.on_split == "wait" and task.min_hosts is None:
+        raise UsageError("--on-split wait says what half of the hosts does", hint="add --min-hosts")
+    if task.spares and task.n is not None:
+        raise UsageError("-n does not say how many ranks a host gets that takes another's place", hint="give --ppn")
     if task.profile:
         from ipexctl.decide.profile.steps import parse_profile_steps
 
@@ -94,21 +105,6 @@ def _find_checkpoints(task: Run, start: Start) -> tuple[Run, tuple[str, ...]]:
     if task.resume == "auto" and task.keep is None:
         raise UsageError("--resume auto does not know where the checkpoints are", hint="add --keep PATH")
     return task, find_resume_words(start.name, text)
-
-
-def _check_restarts(task: Run) -> None:
-    if task.host_notify:
-        split_command("--host-notify", task.host_notify)
-    if task.stop_on_nan and task.detach:
-        raise UsageError("--stop-on-nan needs somebody who watches", hint="leave out --detach")
-    of_restarts = {"--min-hosts": task.min_hosts, "--spares": task.spares, "--stall restart": task.stall == "restart"}
-    for option, given in of_restarts.items():
-        if given and not task.restarts:
-            raise UsageError(f"{option} says how to start a run again", hint="add --restarts 1")
-    if task.on_split == "wait" and task.min_hosts is None:
-        raise UsageError("--on-split wait says what half of the hosts does", hint="add --min-hosts")
-    if task.spares and task.n is not None:
-        raise UsageError("-n does not say how many ranks a host gets that takes another's place", hint="give --ppn")
 
 
 def _apply_engine(task: Run) -> tuple[Run, Engine | None]:
