@@ -20,7 +20,6 @@ from ipexctl.act.context import Context, RecordLocation
 from ipexctl.act.interrupts import Interrupts
 from ipexctl.act.ssh import Links
 from ipexctl.data import read_data
-from ipexctl.decide.diagnosis.cause import describe_stall_cause
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_known_errors
 from ipexctl.decide.parsing.amounts import parse_clock
 from ipexctl.decide.run.fold import RunFold
@@ -320,6 +319,8 @@ class Delivery:
         stall = attempt.stalls[-1] if attempt and attempt.stalls else None
         if attempt is None or stall is None or not stall.compared or stall is self._stall:
             return None
+        from ipexctl.decide.diagnosis.stack_traces import describe_stall_cause  # most commands have no stall
+
         self._stall, started, before = stall, attempt.started, self._stall_cause
         self._stall_cause = describe_stall_cause(read_known_errors, stall.stacks, run=started.run, script=started.title)
         if self._stall_cause in ("", before):

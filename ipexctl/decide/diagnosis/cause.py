@@ -1,13 +1,10 @@
 """Which failed rank is the cause of a run's failure, and what that is known as."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ipexctl.decide.diagnosis.evidence import Evidence, collect_evidence, read_runtime_output
 from ipexctl.decide.diagnosis.known_errors import ErrorMatch, KnownErrors, make_diagnosis, match_evidence
-from ipexctl.decide.diagnosis.stack_traces import read_errors
-from ipexctl.model.errors import Hint
-from ipexctl.model.events import RankStack
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.reports import Diagnosis, RankOutcome
 from ipexctl.model.text import join_names
@@ -60,20 +57,6 @@ class _Judged(Record):
     def is_silent(self) -> bool:
         """Whether it shows nothing but an exit code."""
         return self.match is None and not self.evidence.own and self.rank.abort is None
-
-
-def describe_stall_cause(known: Callable[[], KnownErrors], stacks: Sequence[RankStack], **words: str) -> str:
-    """Returns what an exception that nobody caught, of ranks that live on with these stacks, is known as, and what
-    helps; empty without one. ``words`` fill its command."""
-    raised = [(stack.host, error) for stack in stacks for error in read_errors(stack) if not error.handled]
-    for host, error in raised:
-        rank = RankOutcome(0, host, "failed", error=error.error, traceback=error.traceback)
-        if match := match_evidence(known(), collect_evidence(rank)):
-            diagnosis = make_diagnosis(match, host)
-            text = f"{diagnosis.title}: {diagnosis.why} {match.known.fix and diagnosis.fix}".rstrip()
-            command = diagnosis.command
-            return Hint(command.fill(**words).words, text) if isinstance(command, Hint) else text
-    return ""
 
 
 def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -> Cause:

@@ -2,14 +2,18 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 
+from ipexctl.decide.diagnosis.evidence import collect_evidence
+from ipexctl.decide.diagnosis.known_errors import KnownErrors, make_diagnosis, match_evidence
 from ipexctl.model.answers.manage import StackPlace
+from ipexctl.model.errors import Hint
 from ipexctl.model.events import RankStack, Stalled
 from ipexctl.model.json_values import Record, parse_json
+from ipexctl.model.reports import RankOutcome
 from ipexctl.model.text import format_ranks, group_pairs, join_names, printable
 from ipexctl.protocol.hooks import RAISED
 from ipexctl.protocol.paths import HOOK_FILES, PROFILE_HOOK_FILES
@@ -145,6 +149,20 @@ def describe_errors(stacks: Sequence[RankStack]) -> list[str]:
         if not (handled and len(everyone) > 1 and ranks == everyone):
             lines.append(f"{format_ranks(sorted(ranks))} on {join_names(list(hosts), 4)}: {text}")
     return lines
+
+
+def describe_stall_cause(known: Callable[[], KnownErrors], stacks: Sequence[RankStack], **words: str) -> str:
+    """Returns what an exception that nobody caught, of ranks that live on with these stacks, is known as, and what
+    helps; empty without one. ``words`` fill its command."""
+    raised = [(stack.host, error) for stack in stacks for error in read_errors(stack) if not error.handled]
+    for host, error in raised:
+        rank = RankOutcome(0, host, "failed", error=error.error, traceback=error.traceback)
+        if match := match_evidence(known(), collect_evidence(rank)):
+            diagnosis = make_diagnosis(match, host)
+            text = f"{diagnosis.title}: {diagnosis.why} {match.known.fix and diagnosis.fix}".rstrip()
+            command = diagnosis.command
+            return Hint(command.fill(**words).words, text) if isinstance(command, Hint) else text
+    return ""
 
 
 def have_raised(stacks: Sequence[RankStack]) -> bool:
