@@ -51,6 +51,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
         stopper = f" ({one_line(run.detail)})" if run.reason == "stopped" and run.detail else ""
         items.append(outcome(False, f"{name_end(run)}{after}".rstrip(",") + stopper))
         items += sentences(run.detail, 2) if run.detail and not stopper else []
+        items += sentences(run.uncaught, 2) if run.uncaught else []
         items += [*stall, *(_format_diagnosis(run) if run.reason != "done" else [])]
         items += [labelled("  ended", f"by us: {format_ranks(run.stopped)}")] if run.stopped else []
     gone = [rank.rank for rank in ranks if rank.state == "lost" or (run.reason and rank.state == "running")]

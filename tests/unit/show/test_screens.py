@@ -73,6 +73,9 @@ def test_an_exception_in_a_thread_stands_behind_a_good_end() -> None:
     output = e.Output(1, "a", "err", b"Exception in thread Thread-1 (save):\n" + trace)
     text = ending(output, *WELL, e.RunEnded("k7", "done"), PROVED).replace("\n ", "")
     assert "ended well after 6.0 s, but rank 1 on a had an exception in a thread: OSError: [x]" in text
+    stopped = [ended(rank, None, signal=2, cause="stopped") for rank in range(4)]
+    text = ending(output, *stopped, e.RunEnded("k7", "stopped", "SIGINT"), PROVED)
+    assert "(SIGINT)\n  rank 1 on a had an exception in a thread: OSError: [x]\n" in text, "why it was stopped, perhaps"
 
 
 def test_the_end_card_repeats_a_stall_that_was_not_overcome() -> None:
