@@ -31,8 +31,8 @@ def _asks_for_lint(files: list[str] | tuple[str, ...] | None) -> bool:
 
 
 def _format_command(hosts: HostSelection, flags: PlayFlags) -> str:
-    """Returns the command line of a play, without ``--limit``."""
-    pairs = [("-f", hosts.hostfile or ""), ("--hosts", hosts.hosts or ""), ("--start-at", flags.start_at or "")]
+    """Returns the command line of a play, without ``--limit`` and ``--start-at``."""
+    pairs = [("-f", hosts.hostfile or ""), ("--hosts", hosts.hosts or "")]
     pairs += [("--var", f"{name}={value}") for name, value in flags.var.items()]
     pairs += [("--allow-path", path) for path in flags.allow_path]
     pairs += [("--allow-env", name) for name in flags.allow_env]

@@ -14,6 +14,7 @@ from ipexctl.model.json_values import Record, field
 from ipexctl.model.launch import PlannedLaunch
 from ipexctl.model.reports import Finding, LoadedLibrary, OutOfMemory, SeparateWorlds, StallPlace
 
+PLAY_LEFT = "play-left"  # code of the message that says how a play goes on whose run was left
 STUDY_ENDS = ("measured", "dropped")  # who stops a launch of a study, as `RunEnded.detail` has it
 Value = bool | int | str  # of a part of a launch
 Values = Mapping[str, Value]  # by the names of options of `run`, or of arguments of the script, which begin with "--"

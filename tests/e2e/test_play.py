@@ -1,5 +1,6 @@
 """Playbooks on separate hosts: facts, batches, hosts that fall out, results back, a second time that does nothing."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,23 @@ def test_a_play_goes_from_facts_to_results_and_says_when_nothing_is_left_to_do(w
     still = workspace.succeed("play", "book.yaml", "--tags", "prepare")
     assert "nothing was changed" in still.err
     assert "changed=1" not in still.out
+
+
+def test_a_play_whose_terminal_is_closed_leaves_the_command_for_its_other_steps(workspace: Workspace) -> None:
+    (workspace.path / "code/work.py").write_text(f"import time\n{WORK}time.sleep(5)\n")
+    playing = workspace.start("play", "book.yaml", "--start-at", "train")
+    playing.until("rank 3")
+    playing.signal(signal.SIGHUP)
+    left = (
+        "the play ends here: train goes on without it; what comes after it: ipexctl play book.yaml --start-at results"
+    )
+    result = playing.end()
+    assert result.code == 129
+    assert left in result.err
+    attached = workspace.succeed("attach")
+    assert left in attached.err
+    assert workspace.succeed("play", "book.yaml", "--start-at", "results").code == 0
+    assert left not in workspace.succeed("play", "book.yaml", "--start-at", "train").err
 
 
 def test_a_check_with_differences_changes_nothing_on_any_host(workspace: Workspace, hosts: Cluster) -> None:

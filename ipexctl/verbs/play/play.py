@@ -3,6 +3,7 @@
 As in Ansible, a host that fails a step is left out of the later ones and the others go on. Steps whose hosts work
 together (`run`) are begun only with all of them. ``any_errors_fatal`` and ``max_fail_percentage`` change this."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,7 +38,7 @@ class PlayOptions(Record):
     """Options of a play. With ``dry`` each step only makes its plan; with ``diff`` sync shows differences. ``hosts``
     are those of ``--limit`` (None: all). With ``again`` they are the hosts that failed in the last play: the other
     hosts still belong to this one, and a step that needs all hosts is not begun without them. ``command`` is the line
-    of this play without ``--limit``; empty: it has none."""
+    of this play without ``--limit`` and ``--start-at``; empty: it has none."""
 
     tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
@@ -51,6 +52,9 @@ class PlayOptions(Record):
     def select_steps(self, book: Play) -> tuple[Step, ...]:
         """Returns the steps to run. Raises `UsageError` for a tag or a name that no step has, and if none is left."""
         return play_schedule.select_steps(book, tags=self.tags, skip_tags=self.skip_tags, start_at=self.start_at)
+
+    def start_at_step(self, title: str) -> str:
+        return f"{self.command} --start-at {shlex.quote(title)}"
 
     def limit_hosts(self, hosts: Inventory) -> list[Host]:
         return [host for host in hosts if self.hosts is None or host.name in self.hosts]
@@ -71,12 +75,14 @@ class PlayState:
 
 
 class StepResult(NamedTuple):
-    """``exit`` None: not begun. ``stop``: why the play ends. ``ignored``: its failure does not count."""
+    """``exit`` None: not begun. ``stop``: why the play ends. ``ignored``: its failure does not count. ``left``: its run
+    goes on without the play."""
 
     exit: Exit | None
     note: str | None = None
     stop: str = ""
     ignored: bool = False
+    left: bool = False
 
 
 def play(
@@ -106,7 +112,9 @@ def play(
             codes.append(result.exit)
         stop = result.stop or ("no host is left" if all(name in state.lost for name in requested) else "")
         if stop and number < len(steps):
-            yield e.Message(f"the play ends here: {stop}", "warning", code="play-ended")
+            later = f"; what comes after it: {options.start_at_step(steps[number].title)}" if result.left else ""
+            code = e.PLAY_LEFT if later else "play-ended"
+            yield e.Message(f"the play ends here: {stop}{later}", "warning", code=code)
         if stop:
             break
     rows += [PlayedStep(step.title, step.action, None) for step in steps[len(rows) :]]
@@ -114,18 +122,19 @@ def play(
         yield e.Message("nothing was changed")
     again = None
     if options.command and state.lost and not options.dry:
-        again = _choose_command(steps, rows, options.command)
+        again = _choose_command(steps, rows, options)
     name, dry = book.name or book.source, options.dry or None
     yield e.Answer(PlayAnswer(name, tuple(rows), state.changed, state.lost, dry, again))
     yield e.Ended("play", choose_exit(codes))
     return choose_exit(codes)
 
 
-def _choose_command(steps: Sequence[Step], rows: Sequence[PlayedStep], command: str) -> str:
+def _choose_command(steps: Sequence[Step], rows: Sequence[PlayedStep], options: PlayOptions) -> str:
     """Returns the command that plays again what is missing: on the failed hosts only, where no step that is to come
     needs all hosts."""
     left = [step for step, row in zip(steps, rows, strict=True) if row.exit is not Exit.OK]
     together = any(step.action in TOGETHER for step in left)
+    command = options.start_at_step(options.start_at) if options.start_at else options.command
     return command if together else f"{command} --limit {FAILED}"
 
 
@@ -247,6 +256,9 @@ def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Workflow[StepRe
             text = f"{step.title}: {refused.sentence}; ignored, as ignore_errors says"
             yield e.Message(text, "warning", code="ignored")
             return StepResult(refused.exit, "ignored", ignored=True)
+        asked = report.exit is Exit.HUP or state.context.interrupts.detach.is_set()
+        if asked and report.run and not report.run.reason:
+            return StepResult(report.exit, "detached", f"{step.title} goes on without it", left=True)
         if report.exit is not Exit.OK:
             codes.append(report.exit)
             lost, stop = yield from _judge_failures(step, report, [host.name for host in batch])

@@ -23,7 +23,7 @@ from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import list_flags, make_started
 from ipexctl.verbs.run import run_discovery
 from ipexctl.verbs.run.profile import fetch_profile, make_profile
-from ipexctl.verbs.run.replay import find_saved_run, read_preparation
+from ipexctl.verbs.run.replay import find_saved_run, read_left_play, read_preparation
 from ipexctl.verbs.run.saved_logs import check_ranks, compare_stacks
 from ipexctl.verbs.run.watch import RunRemovedError, RunWatcher, make_removed_error
 
@@ -84,6 +84,7 @@ def attach(prefix: str | None, inventory: Inventory, context: Context) -> e.Work
             yield from watcher.prove_ended()
             if saved is not None:
                 watcher.profiled = yield from make_profile(watcher, saved)
+            yield from read_left_play(context.state / "runs", watcher.running.run)
         yield from watcher.report_end("attach", detached)
 
 

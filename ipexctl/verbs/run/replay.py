@@ -153,6 +153,14 @@ def read_preparation(runs: Path, run: str) -> Iterator[e.Event]:
             last[type(event)] = event
 
 
+def read_left_play(runs: Path, run: str) -> Iterator[e.Event]:
+    """Yields what is left of the play that started a run here, if it has not waited for the run's end."""
+    record = runs / run.partition(".")[0]
+    for stamped in read_saved_run(record) if (record / EVENTS).is_file() else ():
+        if isinstance(stamped.event, e.Message) and stamped.event.code == e.PLAY_LEFT:
+            yield stamped.event
+
+
 def pace_events(
     events: Iterable[Stamped],
     speed: float,
