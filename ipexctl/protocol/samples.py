@@ -49,12 +49,8 @@ KINDS: "Kinds[HostSample]" = Kinds(HostSample)
 
 
 def encode_sample(sample: "HostSample") -> bytes:
-    """Returns one line."""
-    fields, defaults = KINDS.to_object(sample), encode_defaults(sample)
+    """Returns one line, without the fields that have the values of their type."""
+    fields = KINDS.to_object(sample)
+    defaults: Dict[str, object] = {name: encode(value) for name, value in type(sample)._field_defaults.items()}
     present = {name: value for name, value in fields.items() if name not in defaults or defaults[name] != value}
     return json.dumps(present, separators=(",", ":")).encode() + b"\n"
-
-
-def encode_defaults(sample: "HostSample") -> "Dict[str, object]":
-    """Returns the fields of its type that may be left out, as JSON."""
-    return {name: encode(value) for name, value in type(sample)._field_defaults.items()}

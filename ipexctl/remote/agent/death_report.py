@@ -67,12 +67,13 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
         if end.stopped and end.signal in (signal.SIGTERM, signal.SIGKILL):  # which came while Python was ending
             end = end._replace(status=1, signal=0, at=raised)
     room = tuple(report.get("room", ()))
-    end = end._replace(room=room if len(room) == 2 else None)
+    exit_line = str(exceptions.get(pid, {}).get("exit_line", ""))[:LINE_LIMIT]
+    end = end._replace(room=room if len(room) == 2 else None, exit_line=exit_line)
     return end._replace(error=str(report.get("error", ""))[:ERROR_LIMIT], traceback=trace, kernel=line)
 
 
 def read_exit_line(directory: str, rank: int, pid: int) -> str:
-    """Returns where the script called ``sys.exit``, by which it has ended; "" where it did not."""
+    """Returns where a script that has ended well called ``sys.exit``; "" where it did not."""
     name = os.path.join(RANKS, "%d.%d%s" % (rank, pid, ERROR))
     with suppress(OSError, ValueError):
         return str(files.read_json(directory, name, files.RANK_LIMIT).get("exit_line", ""))[:LINE_LIMIT]

@@ -109,6 +109,48 @@ class Hooks(names.ModuleHooks):
         if error is not None and not os.path.exists("%s.%d%s" % (self.base, os.getpid(), names.ERROR)):
             self.make_excepthook(lambda *_: None)(type(error), error, error.__traceback__)
 
+    @names.quietly
+    def note_exit(self, error: "Any") -> None:
+        """Notes how and where the script ends, as its process may be killed before it has. What it handled then, and
+        may have written into a file of its own, is why it fails; but 2 is the status of refused arguments."""
+        code, cause = error.code, error.__context__
+        end: "Any" = {"exit_line": error.line, "status": 1}  # as Python does with words
+        if code is None or isinstance(code, int):
+            end["status"] = int(code or 0)  # which may be a truth value
+        else:
+            end["error"] = str(code)[:2000]
+        if cause is not None and end["status"] not in (0, 2):
+            self.record_error(names.ERROR, type(cause), cause, cause.__traceback__, **end)
+        else:
+            end["at"] = __import__("time").time()
+            names.write_once("%s.%d%s" % (self.base, os.getpid(), names.ERROR), __import__("json").dumps(end))
+        if self.worlds:
+            self.worlds.note_end(error)
+
+    def hook_exit(self) -> None:
+        """Has ``sys.exit(3)`` noted, of which no hook of Python's is told: its exception dies outside of all frames
+        where nobody has caught it."""
+        note_exit = self.note_exit
+        find_call = names.quietly(lambda: __import__("_ipexctl_worlds").find_call())
+
+        class ScriptExit(SystemExit):
+            line = ""
+
+            def __del__(self) -> None:
+                if sys._getframe().f_back is None:
+                    note_exit(self)
+
+            def __reduce__(self) -> "Any":
+                return SystemExit, self.args
+
+        def exit(status: "Any" = None) -> "Any":
+            error = ScriptExit(status)
+            error.line = find_call() or ""
+            raise error
+
+        if sys.exit.__module__ == "sys":  # a script may have its own
+            sys.exit = exit
+
     def hook_threads(self, module: "Any") -> None:
         """An exception that ends a thread ends nothing else, and those who wait for the thread wait for ever."""
         before = module.excepthook  # not of the oldest Python
@@ -200,7 +242,7 @@ class Hooks(names.ModuleHooks):
         """Returns what watches how this rank meets others; None where there are none."""
         directory, rank, meeting = self.meeting
         if meeting and self.worlds is None:  # not before the script needs it
-            self.worlds = __import__("_ipexctl_worlds").Worlds(directory, rank, meeting, self.record_error)
+            self.worlds = __import__("_ipexctl_worlds").Worlds(directory, rank, meeting, self.hook_exit)
         return self.worlds
 
     def hook_world(self, module: "Any") -> None:
@@ -344,6 +386,8 @@ def _install_hooks() -> None:
     hooks.record_stage(names.PYTHON)
     hooks.enable_stack_dumps()
     sys.meta_path.insert(0, hooks)
+    if os.getsid(0) == os.getpid():  # the script itself: its helpers end as they like, but for those who meet others
+        hooks.hook_exit()
     import atexit
 
     atexit.register(hooks.record_libraries)

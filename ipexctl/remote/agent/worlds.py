@@ -40,10 +40,10 @@ quietly = names.quietly
 class Worlds:
     """``rank`` is this process's; ``meeting``: `hooks.MEETING_ENV`."""
 
-    def __init__(self, directory: str, rank: str, meeting: str, record_error: "Any" = None) -> None:
+    def __init__(self, directory: str, rank: str, meeting: str, hook_exit: "Any" = None) -> None:
         self.base, self.rank = os.path.join(directory, names.RANKS, rank), int(rank)
         address, port, together = meeting.split(" ")
-        self.record_error = record_error  # of `sitecustomize.Hooks`
+        self.hook_exit = hook_exit  # of `sitecustomize.Hooks`
         self.together = together == "1"  # the ranks are to work together
         self.planned = {"MASTER_ADDR": address, "MASTER_PORT": port}
         self.script = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0])
@@ -284,45 +284,6 @@ class Worlds:
         mpi: Any = sys.modules.get("mpi4py.MPI")
         if mpi and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() > 1:
             __import__("mpi4py.run").run.set_abort_status(error)  # of mpi4py 3.0 and later
-
-    @quietly
-    def note_exit(self, code: "Any", line: str, cause: "Any") -> None:
-        """Notes how and where the script ends, as its process may be killed before it has. What it handled then, and
-        may have written into a file of its own, is why it fails."""
-        path = "%s.%d%s" % (self.base, os.getpid(), names.ERROR)
-        end: "Any" = {"exit_line": line, "status": 1}  # as Python does with words
-        if code is None or isinstance(code, int):
-            end["status"] = int(code or 0)  # which may be a truth value
-        else:
-            end["error"] = str(code)[:2000]
-        if cause is not None and end["status"]:
-            self.record_error(names.ERROR, type(cause), cause, cause.__traceback__, **end)
-        else:
-            names.write_once(path, json.dumps(dict(end, at=time.time())))
-
-    def hook_exit(self) -> None:
-        """Has ``sys.exit(3)`` noted, of which no hook of Python's is told: its exception dies outside of all frames
-        where nobody has caught it."""
-        note_exit, note_end = self.note_exit, self.note_end
-
-        class ScriptExit(SystemExit):
-            line = ""
-
-            def __del__(self) -> None:
-                if sys._getframe().f_back is None:
-                    note_exit(self.code, self.line, self.__context__)
-                    note_end(self)
-
-            def __reduce__(self) -> "Any":
-                return SystemExit, self.args
-
-        def exit(status: "Any" = None) -> "Any":
-            error = ScriptExit(status)
-            error.line = find_call()
-            raise error
-
-        if sys.exit.__module__ == "sys":  # a script may have its own
-            sys.exit = exit
 
     @quietly
     def hook_horovod(self, module: "Any") -> None:

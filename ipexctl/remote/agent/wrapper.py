@@ -160,10 +160,11 @@ class Wrapper:
         if status:
             elastic = self.env["TORCHELASTIC_ERROR_FILE"]
             end = death_report.describe_rank_death(self.directory, end, child.pid, kernel, elastic)
+        else:
+            end = end._replace(exit_line=death_report.read_exit_line(self.directory, self.rank, child.pid))
         if end.abort is not None and end.error:  # the exception is the cause, the call what followed
             end = end._replace(status=end.abort & 0xFF or 1, abort=None)
-        exit_line = death_report.read_exit_line(self.directory, self.rank, child.pid)
-        return end._replace(libraries=loaded, exit_line=exit_line)
+        return end._replace(libraries=loaded)
 
     def start_script(self) -> "subprocess.Popen[bytes]":
         """The script's process, in a session of its own: what it sends to its group is not for us. Raises OSError."""

@@ -70,13 +70,12 @@ def render_template(name: str, **values: object) -> str:
     texts = {kind: files("ipexctl.show.page").joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js")}
     template = _make_environment().get_template(f"{name}.html.j2")
     sources = {"style": Markup(texts["css"]), "script": Markup(texts["js"])}
-    hashes = {f"{name}_hash": _hash_source(source) for name, source in sources.items()}
+    # What Content-Security-Policy calls an inline style or script.
+    digests = {
+        name: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for name, text in sources.items()
+    }
+    hashes = {f"{name}_hash": f"sha256-{digest}" for name, digest in digests.items()}
     return str(template.render(**values, **sources, **hashes, version=__version__))
-
-
-def _hash_source(text: str) -> str:
-    """What Content-Security-Policy calls this inline style or script."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def render_run(page: RunPage, *, renew: bool = False) -> str:

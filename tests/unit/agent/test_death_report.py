@@ -76,6 +76,7 @@ def test_what_a_rank_has_written_of_its_end_is_bounded(ranks: Path, size: int) -
         assert bool(end.error) == (size == 9_000)
         assert len(end.error) < 3_000
         assert len(end.traceback) < 21_000
+        assert len(end.exit_line) == (4_200 if pid == 1 and end.error else 0)
     assert len(death_report.read_exit_line(str(ranks.parent), 3, 1)) in (0, 4_200)
 
 
@@ -83,6 +84,7 @@ def test_what_ends_a_script_that_had_asked_to_end_well_came_later(ranks: Path) -
     (ranks / "3.1.error").write_text(json.dumps({"status": 0, "at": 41.5, "exit_line": "/home/u/brk.py:49"}))
     end = reported(ranks)
     assert (end.status, end.signal, end.raised, end.traceback[:18]) == (None, signal.SIGABRT, 0.0, "Fatal Python error")
+    assert end.exit_line == "/home/u/brk.py:49"
     assert death_report.read_exit_line(str(ranks.parent), 3, 1) == "/home/u/brk.py:49"
     assert death_report.read_exit_line(str(ranks.parent), 3, 2) == ""
 

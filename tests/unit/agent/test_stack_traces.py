@@ -232,8 +232,8 @@ def test_an_exception_of_a_process_that_lives_on_comes_with_its_stacks(
 
 
 EXITS = """
-import sys, threading, _ipexctl_worlds
-_ipexctl_worlds.Worlds(sys.path[0], '0', 'node0 1 1').hook_exit()
+import sitecustomize, sys, threading
+sitecustomize.Hooks(sys.path[0], '0').hook_exit()
 threading.Thread(target=time.sleep, args=(1000,)).start()
 sys.exit(bool(sys.argv))
 """

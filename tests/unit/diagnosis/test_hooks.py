@@ -50,7 +50,7 @@ except ValueError:
 TOLD = {"connected": "let go\n", "destroyed": "let go\ndestroyed\n", "alone": ""}
 
 
-def run_with_hooks(directory: Path, script: str, *words: str) -> subprocess.CompletedProcess[str]:
+def run_with_hooks(directory: Path, script: str, *words: str, leads: bool = False) -> subprocess.CompletedProcess[str]:
     """Runs a script as rank 3 of a run whose directory is ``directory/run``."""
     torch = directory / "torch/distributed"
     torch.mkdir(parents=True)
@@ -66,7 +66,8 @@ def run_with_hooks(directory: Path, script: str, *words: str) -> subprocess.Comp
     env = {"PYTHONPATH": f"{own}{os.pathsep}{directory}", "IPEXCTL_DIR": str(directory / "run"), "IPEXCTL_RANK": "3"}
     command = [sys.executable, str(directory / "rank.py"), *words]
     env["IPEXCTL_MEETING"] = "node0 1 1"
-    return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=60)
+    env = {**os.environ, **env}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, start_new_session=leads)
 
 
 def test_a_python_without_hooks_of_threads_has_the_other_hooks(tmp_path: Path) -> None:
@@ -134,6 +135,18 @@ def test_an_exit_is_kept_with_its_line_and_what_the_script_handled(
     assert (record["status"], record.get("error")) == (status, error)
     assert record["exit_line"] == f"{tmp_path}/rank.py:8"
     assert ("distributed_c10d.py" in record.get("traceback", "")) == bool(status)
+
+
+@pytest.mark.parametrize(("code", "kept"), [("1", True), ("2", False)])
+@pytest.mark.parametrize("leads", [True, False])
+def test_an_exit_before_the_script_meets_others_is_kept_unless_it_is_a_helpers(
+    tmp_path: Path, code: str, kept: bool, leads: bool
+) -> None:
+    """What a script handles that refuses its arguments, with status 2, is its parser's own affair."""
+    done = run_with_hooks(tmp_path, EXITS.format(code).replace("dist.init_process_group()", ""), leads=leads)
+    assert (done.returncode, done.stderr) == (int(code), "")
+    records = [json.loads(path.read_text()) for path in (tmp_path / "run/ranks").glob("3.*.error")]
+    assert [(record["status"], "traceback" in record) for record in records] == [(int(code), kept)] * leads
 
 
 def test_an_exit_that_another_process_raised_can_be_sent(tmp_path: Path) -> None:
