@@ -1,12 +1,13 @@
 """Build the `Launch` of a run from its options and from what is known of its hosts."""
 
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from ipexctl.decide.launch import accelerate, environment, instances, mpi_launchers, placement, tuning
 from ipexctl.decide.launch.dialects import get_dialect
-from ipexctl.decide.launch.dialects.base import LaunchLine, PortEnv, ProxyHost
+from ipexctl.decide.launch.dialects.base import LaunchLine, MpiDialect, PortEnv, ProxyHost
 from ipexctl.decide.launch.environment import HostRuntime, RunSettings
 from ipexctl.decide.launch.programs import Start, find_doubtful_words, uses_placeholders
 from ipexctl.decide.releases.framework_options import FrameworkOption, find_unsupported_arguments
@@ -16,11 +17,12 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Launch, Leading, NodePlan, RankPlacement, Setting
 from ipexctl.model.tasks import Run
-from ipexctl.model.text import group_pairs, pluralize
+from ipexctl.model.text import group_pairs, pluralize, printable
 from ipexctl.protocol import paths
 
 # Cores left to a rank that gives one to impi's thread: on fewer, computing would lose more than overlap gains.
 _LEAST = 3
+_OPEN_MPI = ("libmpi.so.20", "libmpi.so.40")  # its releases from 2 on; those of MPICH's ABI have another number
 _SUCCESSORS = 4  # hosts that may take the head's place, one after another
 _OR_GLOO = "run with --backend gloo, or install it:"
 
@@ -94,6 +96,8 @@ def build_launch(
     if task.launcher == "accelerate":
         words = accelerate.build_interpreter_arguments(config, packages, user_values, options)
     starts = starts or (Start("module" if task.module else "python", script, task.args),)
+    if not (task.per_host or task.independent):
+        _check_linked_mpi(starts, dialect, run_hosts[0].name)
     argvs = [start.build_words((runtime.python, *words)) for start in starts]
     fills = task.per_host or bool(task.role) or starts[0].kind != "python" or uses_placeholders(task)
     known = (task, head.interface, used, backend, workers, isa_settings, user_env)
@@ -261,6 +265,17 @@ def identify_machines(hosts: Sequence[Host], facts: Mapping[str, Facts], allowed
         hint = "remove all but one of them, or use --allow-duplicates"
         raise UsageError(what, reasons=reasons, hint=hint, exit=Exit.STEP)
     return machines
+
+
+def _check_linked_mpi(starts: Sequence[Start], dialect: MpiDialect, host: str) -> None:
+    """Raises `UsageError` (exit 4) for a program of another MPI: each of its processes would be rank 0 of 1."""
+    for start in starts:
+        abi = "openmpi" if start.mpi in _OPEN_MPI else "mpich"
+        if start.mpi and abi != dialect.abi:
+            name = printable(posixpath.basename(start.name), 200)
+            what = f"{name} is linked to {start.mpi}, and the ranks are started by {dialect.title}: each would be alone"
+            hint = advise("install", "--mpi", abi, text="build it with the MPI of the environment, or install its own:")
+            raise UsageError(what, hint=hint.keep_installed(host), exit=Exit.STEP, code="mpi")
 
 
 def choose_backend(task: Run, by_host: Mapping[str, Runtime]) -> tuple[str, str]:

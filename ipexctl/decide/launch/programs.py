@@ -19,15 +19,18 @@ _ENV = re.compile(r"\S*/env\s+(?:(?:-\S+|\w+=\S*)\s+)*([^\s=-][^\s=]*)(?:\s.*)?"
 _WORD = re.compile(r"(?<!\{)\{([a-z_]+)\}")
 _LIKENESS = 0.75  # least likeness of a word in braces and the placeholder that it is taken for
 
-# POSIX sh, with a PATH and a program: prints "python" or "other" by what it is, nothing where there is no such program.
-# A #! line of pip's may be one of sh, and the next one Python's.
+# POSIX sh, with a PATH and a program: prints "python" or "other" by what it is, then the library of MPI that it is
+# linked to; nothing where there is no such program. A #! line of pip's may be one of sh, and the next one Python's.
 FIND_PROGRAM = r"""is_program() { [ -f "$1" ] && [ -x "$1" ]; }
 case $2 in
   /*) file=$2 ;;
   *) IFS=:; for folder in $1; do file=$folder/$2; is_program "$file" && break; done ;;
 esac
 is_program "$file" || exit 0
-case $(head -c 300 "$file" | head -n 2 | tr -d '\0') in '#!'*python*) echo python ;; *) echo other ;; esac"""
+case $(head -c 300 "$file" | head -n 2 | tr -d '\0') in '#!'*python*) echo python ;;
+  *) echo other $(ldd "$file" 2>&1 | grep -o 'libmpi[ch]*\.so\.[0-9]*' | head -n 1) ;;
+esac"""
+_LINKED = re.compile(rb"\0(libmpi(?:ch)?\.so\.\d+)\0")  # among the names of libraries that an ELF file needs
 
 # For the environment's interpreter: ends with 1 where it finds no such module to start. Imports none of its packages.
 FIND_MODULE = """import sys
@@ -43,15 +46,23 @@ for part in sys.argv[1].split("."):
 sys.exit(0 if path is None or find(name + ".__main__", path) else 1)"""
 
 
+def find_linked_mpi(data: bytes) -> str:
+    """Returns the library of MPI that a program with this beginning is linked to; "" without one."""
+    found = _LINKED.search(data) if data.startswith(b"\x7fELF") else None
+    return found[1].decode() if found else ""
+
+
 class Start(Record):
     """What one process of a run is. ``name`` is a path, a module, a program of the environment ("env") or of the hosts;
-    ``words`` come before it, as those of a file's ``#!`` line; ``is_python``: its stages can be known."""
+    ``words`` come before it, as those of a file's ``#!`` line; ``is_python``: its stages can be known;
+    ``mpi``: the library of MPI that it is linked to, "" without one."""
 
     kind: Literal["python", "module", "file", "env", "host"]
     name: str
     args: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     is_python: bool = True
+    mpi: str = ""
 
     @property
     def is_file(self) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ipexctl.act.context import Context, run_on_hosts
 from ipexctl.decide.launch.environment import SYSTEM_PATH
-from ipexctl.decide.launch.programs import FIND_MODULE, FIND_PROGRAM, Start
+from ipexctl.decide.launch.programs import FIND_MODULE, FIND_PROGRAM, Start, find_linked_mpi
 from ipexctl.decide.releases.runtime import Runtime, build_runtime
 from ipexctl.model.errors import Failure, Kind, UsageError, advise
 from ipexctl.model.events import Workflow
@@ -15,6 +15,7 @@ from ipexctl.model.hosts import Command, Inventory, Link
 from ipexctl.model.text import printable
 from ipexctl.verbs.files.project import Project
 
+_LARGEST = 1 << 26  # bytes of a program that are searched for its libraries
 _TIMEOUT = 20.0  # seconds: the first start of an interpreter from a cold network file system
 
 
@@ -40,7 +41,7 @@ def find_programs(
     of_host = {host.name: starts[0 if host is inventory.head else -1] for host in inventory}
     asked = [host for host in inventory if _must_ask(of_host[host.name], project)]
 
-    def find(link: Link, _: object) -> bool | Failure | None:
+    def find(link: Link, _: object) -> str | Failure | None:
         host = link.host.name
         installed = facts[host].installed
         runtime = build_runtime(installed.marker if installed else None)
@@ -53,10 +54,15 @@ def find_programs(
         return None
     known = []
     for start, host in zip(starts, (inventory.names[0], inventory.names[-1]), strict=False):
-        if start.is_ambiguous and found[host] is not None:
+        answer = found.get(host)
+        if start.is_ambiguous and answer is not None:
             what = f"{printable(start.name, 200)} is a file here, and a program of the environment"
             raise UsageError(what, hint=advise("run", f"./{start.name}", text="the file:"))
-        known.append(replace(start, is_python=found[host] is True) if start.kind == "env" else start)
+        kind, _, mpi = answer.partition(" ") if isinstance(answer, str) else ("", "", "")
+        if start.kind == "file" and not start.program:
+            with Path(start.name).open("rb") as file:
+                mpi = find_linked_mpi(file.read(_LARGEST))
+        known.append(replace(start, is_python=kind == "python" if start.kind == "env" else start.is_python, mpi=mpi))
     return tuple(known)
 
 
@@ -66,9 +72,9 @@ def _must_ask(start: Start, project: Project) -> bool:
     return bool(start.program) or start.is_ambiguous
 
 
-def _find_module(link: Link, name: str, project: Project, runtime: Runtime) -> bool | Failure:
+def _find_module(link: Link, name: str, project: Project, runtime: Runtime) -> str | Failure:
     if link.run(Command((runtime.python, "-c", FIND_MODULE, name), timeout=_TIMEOUT)).ok:
-        return True
+        return "python"
     what = f"the environment has no module {printable(name, 200)} to start, nor is it below {project.root}"
     package = name.partition(".")[0]
     hint: str = advise("install", "--with", package)
@@ -77,18 +83,18 @@ def _find_module(link: Link, name: str, project: Project, runtime: Runtime) -> b
     return Failure(link.host.name, Kind.STEP, what, hint, "no-module")
 
 
-def _find_program(link: Link, start: Start, runtime: Runtime) -> bool | Failure | None:
-    """Returns whether it is Python; None of a file that is no program's."""
+def _find_program(link: Link, start: Start, runtime: Runtime) -> str | Failure | None:
+    """Returns what `FIND_PROGRAM` prints of it; None of a file that is no program's."""
 
     def find(name: str, *path: str) -> str:
         return link.run(Command(("find-program", ":".join(path), name), FIND_PROGRAM, timeout=_TIMEOUT)).text.strip()
 
     if start.is_ambiguous and (answer := find(start.name, *runtime.path)):
-        return answer == "python"
+        return answer
     path = runtime.path if start.kind == "env" else (*runtime.path, *SYSTEM_PATH)
     answer = find(start.program, *path) if start.program else "none"
     if answer:
-        return None if start.is_file else answer == "python"
+        return None if start.is_file else answer
     name = printable(start.program, 200)
     what, hint = f"the host has no program {name}", "give its absolute path, or install it on the host"
     if start.is_file:

@@ -12,7 +12,14 @@ import pytest
 
 from ipexctl.decide.launch.build import build_launch
 from ipexctl.decide.launch.emit import write_launch
-from ipexctl.decide.launch.programs import FIND_MODULE, FIND_PROGRAM, Start, find_doubtful_words, parse_file
+from ipexctl.decide.launch.programs import (
+    FIND_MODULE,
+    FIND_PROGRAM,
+    Start,
+    find_doubtful_words,
+    find_linked_mpi,
+    parse_file,
+)
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs
 from ipexctl.decide.parsing.playbook import parse_playbook
 from ipexctl.model.errors import UsageError
@@ -193,6 +200,18 @@ def test_node0_starts_something_else_and_what_is_not_python_tells_no_stages() ->
     made = launch(task, Start("host", "a", is_python=False), Start("env", "b", ("{address}",)))
     assert {place.host: list(place.argv) for place in made.places} == {"node0": ["a"], "node1": ["b", "192.0.2.11"]}
     assert [node.stages for node in made.nodes] == [False, True]
+
+
+def test_a_program_of_another_mpi_is_refused_before_each_of_its_ranks_is_alone() -> None:
+    elf = b"\x7fELF\x02\x01\0\0\0libm.so.6\0libmpi.so.40\0libc.so.6\0"
+    assert find_linked_mpi(elf) == "libmpi.so.40"
+    assert find_linked_mpi(elf.replace(b"libmpi.so.40", b"libompi.so.4")) == find_linked_mpi(elf[1:]) == ""
+    task = Run(script="./a", program=True)
+    with pytest.raises(UsageError, match=r"a is linked to libmpi\.so\.40, and the ranks") as refused:
+        launch(task, Start("file", "./a", is_python=False, mpi="libmpi.so.40"))
+    assert str(refused.value.hint).endswith("ipexctl install --mpi openmpi --like node0")
+    launch(task, Start("file", "./a", is_python=False, mpi="libmpi.so.12"))
+    launch(Run(script="./a", program=True, per_host=True), Start("file", "./a", is_python=False, mpi="libmpi.so.40"))
 
 
 @pytest.mark.parametrize(
