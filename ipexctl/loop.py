@@ -23,7 +23,7 @@ from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_known_errors
 from ipexctl.decide.parsing.amounts import parse_clock
 from ipexctl.decide.run.fold import RunFold
-from ipexctl.decide.run.report import complete_failure, make_report
+from ipexctl.decide.run.report import complete_failure, find_script, make_report
 from ipexctl.decide.run.slow_download import describe_slow_download
 from ipexctl.model import events
 from ipexctl.model.engines import read_engines
@@ -321,8 +321,8 @@ class Delivery:
             return None
         from ipexctl.decide.diagnosis.stack_traces import describe_stall_cause  # most commands have no stall
 
-        self._stall, started, before = stall, attempt.started, self._stall_cause
-        self._stall_cause = describe_stall_cause(read_known_errors, stall.stacks, run=started.run, script=started.title)
+        self._stall, before, script = stall, self._stall_cause, find_script(self._fold.state)
+        self._stall_cause = describe_stall_cause(read_known_errors, stall.stacks, attempt.started.run, script)
         if self._stall_cause in ("", before):
             return None
         return self._send_to_sinks(Message(self._stall_cause, "warning", code="known-stall"))

@@ -226,7 +226,7 @@ def test_a_stall_says_what_the_exception_of_a_thread_is_known_as(
 
     def workflow(_: Context) -> Workflow:
         yield Started("run", "train.py", ("node0",), selection_flags=("-f", "my hosts"))
-        yield RunStarted("k7", "node0", ("node0", "node0"), "", title="train.py")
+        yield RunStarted("k7", "node0", ("node0", "node0"), "train.py")
         for seconds in (20.0, 120.0):
             yield e.Stalled((0, 1), seconds, "all", {}, False, 1.0)
             yield from (e.RankStack(rank, "node0", 5, "S", "", f"{RAISED}{error}\n" * rank) for rank in (0, 1))

@@ -78,6 +78,14 @@ def make_diagnosis(match: ErrorMatch, host: str = "") -> Diagnosis:
     return Diagnosis(known.code, fill(known.title), fill(known.why), fill(known.fix) or command, match.line, command)
 
 
+def fill_command(fix: str, command: str, run: str, script: str) -> tuple[str, str]:
+    """Returns what helps, and the command, with these values. Only a file of Python can be migrated."""
+    if isinstance(command, Hint) and command.words[0] == "migrate" and not script.endswith(".py"):
+        return fix.rpartition("; ")[0], ""
+    fix, command = (text.fill(run=run, script=script) if isinstance(text, Hint) else text for text in (fix, command))
+    return fix, command
+
+
 def _search(errors: KnownErrors, raised: RaisedException) -> ErrorMatch | None:
     text = "\n".join(line[:_LINE_LIMIT] for line in raised.text[-_SEARCHED_LENGTH:].splitlines())
     for known in errors:

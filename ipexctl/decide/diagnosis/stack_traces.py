@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from ipexctl.decide.diagnosis.evidence import collect_evidence
-from ipexctl.decide.diagnosis.known_errors import KnownErrors, make_diagnosis, match_evidence
+from ipexctl.decide.diagnosis.known_errors import KnownErrors, fill_command, make_diagnosis, match_evidence
 from ipexctl.model.answers.manage import StackPlace
 from ipexctl.model.errors import Hint
 from ipexctl.model.events import RankStack, Stalled
@@ -151,17 +151,17 @@ def describe_errors(stacks: Sequence[RankStack]) -> list[str]:
     return lines
 
 
-def describe_stall_cause(known: Callable[[], KnownErrors], stacks: Sequence[RankStack], **words: str) -> str:
+def describe_stall_cause(known: Callable[[], KnownErrors], stacks: Sequence[RankStack], run: str, script: str) -> str:
     """Returns what an exception that nobody caught, of ranks that live on with these stacks, is known as, and what
-    helps; empty without one. ``words`` fill its command."""
+    helps; empty without one."""
     raised = [(stack.host, error) for stack in stacks for error in read_errors(stack) if not error.handled]
     for host, error in raised:
         rank = RankOutcome(0, host, "failed", error=error.error, traceback=error.traceback)
         if match := match_evidence(known(), collect_evidence(rank)):
             diagnosis = make_diagnosis(match, host)
-            text = f"{diagnosis.title}: {diagnosis.why} {match.known.fix and diagnosis.fix}".rstrip()
-            command = diagnosis.command
-            return Hint(command.fill(**words).words, text) if isinstance(command, Hint) else text
+            fix, command = fill_command(match.known.fix and diagnosis.fix, diagnosis.command, run, script)
+            text = f"{diagnosis.title}: {diagnosis.why} {fix}".rstrip()
+            return Hint(command.words, text) if isinstance(command, Hint) else text
     return ""
 
 

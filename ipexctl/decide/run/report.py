@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from ipexctl.decide.diagnosis.cause import Cause, find_cause
-from ipexctl.decide.diagnosis.known_errors import KnownErrors
+from ipexctl.decide.diagnosis.known_errors import KnownErrors, fill_command
 from ipexctl.decide.run.lines import drop_overwritten
 from ipexctl.decide.run.slowdown import find_script_word, make_command_without
 from ipexctl.model import events as e
@@ -174,6 +174,11 @@ def _split_command(state: RunState) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return asked.words[:at], asked.words[at:]
 
 
+def find_script(state: RunState) -> str:
+    """Returns the script of the run as it was typed, else its name."""
+    return [*_split_command(state)[1], state.run.title][0]
+
+
 def _list_options(state: RunState) -> set[str]:
     """The options of ipexctl in the command line of the run."""
     return {word.partition("=")[0] for word in _split_command(state)[0]}
@@ -242,10 +247,7 @@ def _find_cause(
         diagnosis = replace(diagnosis, title=f"{resumed.name}, which the ranks went on from, is damaged or incomplete")
         fix = "move it away on the hosts, then --resume auto takes the one before it; or from the beginning:"
         command = _make_command(state, "--resume", "off", needs="--keep") or command
-    script = [*_split_command(state)[1], attempt.started.title][0]
-    if isinstance(command, Hint) and command.words[0] == "migrate" and not script.endswith(".py"):  # a module, or more
-        fix, command = fix.rpartition("; ")[0], ""
-    texts = [text.fill(run=run, script=script) if isinstance(text, Hint) else text for text in (fix, command)]
+    texts = fill_command(fix, command, run, find_script(state))
     fix, command = (complete_hint(text, state.selection_flags) for text in texts)
     why = " ".join([diagnosis.why, *_describe_limits(state, cause, diagnosis.code)])
     return replace(cause, diagnosis=replace(diagnosis, why=why, fix=fix, command=command))

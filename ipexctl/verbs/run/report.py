@@ -57,7 +57,7 @@ def report(
     runs = [*dict.fromkeys(_find_run(context.state / "runs", word) for word in words or ("last",))]
     if page is not None:
         check_destination(expand_home(page))
-    yield Started("report", ", ".join(run or read_name(each) for each, run in runs), ())
+    yield Started("report", ", ".join(run or find_run(each, "")[1] or read_name(each) for each, run in runs), ())
     if len(runs) > 1:
         read = [read_page(each, context, known, run) for each, run in runs]
         apart = len({page.run for page in read}) == len(read)
