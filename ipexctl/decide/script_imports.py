@@ -83,6 +83,7 @@ def find_doubtful_imports(
     modules, followed = [script], set[str]()
     for module in modules:  # which grows
         tree = parse_script(module.code)
+        known |= _take_named_modules(tree)
         nodes = walk_certain(tree, is_script=not module.name)
         if _FINDERS.search(module.code) and _FINDERS.search(_list_words(tree)):
             if any(map(_changes_finders, nodes)):
@@ -98,6 +99,20 @@ def find_doubtful_imports(
             elif known.isdisjoint({top, top.replace("_", "-"), table.distributions.get(top, top).lower()}):
                 places.setdefault(top, f"{printable(module.name)} line {line}".lstrip())
     return places
+
+
+def _take_named_modules(tree: ast.Module) -> set[str]:
+    """Takes ``sys.modules["NAME"]`` out of a tree, which concerns one module; returns the first words of such names, of
+    which nothing is certain then."""
+    tops = set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(
+                ast.Attribute(ast.Name("sys"), "modules"), ast.Constant(str(name)) | ast.Name("__name__" as name)
+            ):
+                node.value = ast.Constant(None)
+                tops.add(name.partition(".")[0])
+    return tops
 
 
 def _list_words(tree: ast.Module) -> str:

@@ -70,6 +70,12 @@ def test_what_may_not_be_needed_or_may_be_found_elsewhere_is_not_reported(text: 
     assert doubtful(text, "helper", "pkg", "space") == {}
 
 
+def test_a_module_that_a_script_makes_itself_makes_no_other_uncertain() -> None:
+    text = "import sys\nsys.modules['optim.x'] = sys\nhere = sys.modules[__name__]\nimport optim.x\nimport timm\n"
+    assert doubtful(text) == {"timm": 5}
+    assert doubtful("import sys\nsys.modules[name] = sys\nimport timm\n") == {}
+
+
 def test_what_a_class_needs_is_known_from_its_import() -> None:
     assert doubtful("from transformers import Trainer, TrainingArguments\n") == {"transformers": 1}
     without = [package for package in PACKAGES if package != "accelerate"]
