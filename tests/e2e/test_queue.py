@@ -38,7 +38,7 @@ def test_runs_wait_in_their_order_also_without_a_watcher(
         result = second.end(120)
         assert result.code == 0, result
         assert "the hosts are free" in result.out + result.err, result
-        assert "it gets the files that are sent now, too" in result.err, result
+        assert "the project on these hosts is in use by run " in result.err, result
         wait(lambda: list_states(workspace) == ["ended"], 120, pause=1.0)
         assert workspace("attach", timeout=60.0).code == 0
     finally:

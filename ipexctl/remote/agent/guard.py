@@ -359,14 +359,7 @@ class Guard:
             files.remove_directory(self.directory)  # before the run may end: then nothing is left here
         self.report(messages.Cleaned(describe_processes(left), strays))
         if not stay:
-            self.flush_keeper()
-
-    def flush_keeper(self) -> None:
-        """Sends what waits for the keeper, for some seconds."""
-        until = time.monotonic() + self.spec.timings.flush
-        while self.keeper.open and self.keeper.outbox and time.monotonic() < until:
-            select.select([], [self.keeper], [], 0.1)
-            self.keeper.flush()
+            self.keeper.finish(self.spec.timings.flush)
 
     def has_output(self) -> bool:
         """Returns whether the ranks' output is here: this host leads, or has led."""
@@ -443,7 +436,7 @@ class Guard:
             self.report(messages.NoLeader(refused))
             return False
         self.report(messages.Cleaned([]))
-        self.flush_keeper()
+        before.drain(self.spec.timings.flush)
         before.close()
         self.end_helpers()
         self.come_back(keeper, lost, before.heard, [])

@@ -102,6 +102,23 @@ class Wire:
             except OSError:
                 self.close()
 
+    def drain(self, seconds: float) -> None:
+        """Sends what waits, for so long at most."""
+        until = time.monotonic() + seconds
+        while self.open and self.outbox and time.monotonic() < until:
+            select.select([], [self], [], 0.1)
+            self.flush()
+
+    def finish(self, seconds: float) -> None:
+        """The same, then waits for as long until the other side has closed: what is on its way to it would be lost if
+        this process ended before it has read all that came, as pings do until then."""
+        self.drain(seconds)
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+        until = time.monotonic() + seconds
+        while self.wait(until - time.monotonic()) is not None:
+            pass
+
     def receive(self) -> "Iterator[Received]":
         """Messages received since the last call; closes the wire at its end or at a line that is no object, and as
         ``tampered`` at one whose seal is wrong. Raises nothing."""

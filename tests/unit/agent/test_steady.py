@@ -2,9 +2,11 @@
 Ends do not wait for that. The pauses here are minutes long where a test would otherwise pass in spite of one."""
 
 import os
+import select
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -188,3 +190,26 @@ def test_a_process_that_is_gone_has_no_descriptor() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
         assert procs.open_end(process.pid) is None
+
+
+def test_the_last_words_of_a_guard_are_not_taken_back_for_what_it_has_not_read() -> None:
+    """Else the kernel resets the connection, and what was lost on the way is not sent again."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        wire = rpc.Wire(socket.create_connection(listener.getsockname()))
+        theirs, _ = listener.accept()
+    keeper = rpc.Wire(theirs)
+    keeper.send(messages.Ping(1.0, 1.0, 1.0))
+    assert select.select([wire], [], [], 10.0)[0], "it has come, and nobody reads it"
+    wire.send(messages.Cleaned([]))
+
+    def end() -> None:
+        wire.finish(10.0)
+        wire.close()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    theirs.settimeout(10.0)
+    assert b"Cleaned" in b"".join(iter(lambda: theirs.recv(1000), b"")), "to an end, which is no reset"
+    keeper.close()
+    ending.join(5.0)
+    assert not ending.is_alive()
