@@ -54,7 +54,7 @@ WAYS = {
 AGAIN = 60.0  # seconds from a loss to the next step
 LAG = 8.0  # seconds in which a checkpoint is found, and copied
 PATIENCE = 240.0
-CALM = 60.0
+CALM = 90.0  # more than `timings.STARTING`: a directory that has just changed may be that of a run that begins
 FAILED = {3, 4, 5, 6, 8, 9}  # exit codes of a run that did not survive
 
 
