@@ -128,7 +128,7 @@ class Hooks(names.ModuleHooks):
             self.worlds.note_end(error)
 
     def hook_exit(self) -> None:
-        """Has ``sys.exit(3)`` noted, of which no hook of Python's is told: its exception dies outside of all frames
+        """Has ``sys.exit(3)`` noted, for which Python calls no hook: its exception dies outside of all frames
         where nobody has caught it."""
         note_exit = self.note_exit
         find_call = names.quietly(lambda: __import__("_ipexctl_worlds").find_call())
