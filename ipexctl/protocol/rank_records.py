@@ -60,7 +60,8 @@ class RankRendezvous(NamedTuple):
     ``inner``: it is not the rank itself, but a process that it has started by `multiprocessing`. ``fault``: of a file
     (``file://``) the type of its file system and its directory there; of a name why its host has no address for it;
     `hooks.STORE` of a loopback address that the script gives a store of its own. ``number``: the script calls itself
-    this rank, which it is not (-1: it does not)."""
+    this rank, which it is not (-1: it does not). At the
+    ``planned`` address, ``size`` may be another one than the run's."""
 
     rank: int
     host: str

@@ -66,8 +66,8 @@ def find_hopeless_rendezvous(records: Sequence[RankRendezvous], hosts: Sequence[
     """What to say at once of ranks with the same rendezvous, where the ranks of other hosts cannot come; "" where they
     may be there."""
     record = next((each for each in records if each.fault), records[0])
-    if record.number >= 0 and record.address == record.planned:
-        return _describe_numbers(records, hosts)
+    if record.address == record.planned:
+        return _describe_numbers(records, hosts) or _describe_size(record, len(hosts))
     here, why = hosts.count(record.host), ""
     missing = max(record.size - here, 0)
     rest = f", where {missing} of {pluralize(record.size, 'rank')} cannot be met"
@@ -112,10 +112,19 @@ def _describe_numbers(records: Sequence[RankRendezvous], hosts: Sequence[str]) -
     if not absent:
         return ""
     rank, number = next(iter(claimed.items()))
-    who = _shorten(records[0].line) or "the script or a library"
     return (
-        f"{who} gives rank={number} in rank {rank}, so that nobody comes as {format_ranks(absent)}: "
+        f"{_name_line(records[0])} gives rank={number} in rank {rank}, so that nobody comes as {format_ranks(absent)}: "
         "give RANK in place of LOCAL_RANK, or leave rank and world_size out"
+    )
+
+
+def _describe_size(record: RankRendezvous, count: int) -> str:
+    """What is wrong where a rank waits for another number of ranks than the run has; else ""."""
+    if record.inner or record.size in {0, count}:
+        return ""
+    return (
+        f"{_name_line(record)} gives world_size={record.size}, and the run has {pluralize(count, 'rank')}: "
+        "give WORLD_SIZE, or leave rank and world_size out"
     )
 
 
@@ -125,14 +134,17 @@ def _describe_change(records: Sequence[RankRendezvous]) -> str:
     first, ranks = records[0], [record.rank for record in records]
     if first.number >= 0 and first.address == first.planned:
         return ""
-    who = _shorten(first.line) or "the script or a library"
     ports = dict.fromkeys(printable(record.port) for record in records)
     what = f"address to {printable(first.address)}"
     if first.address == first.planned:
         what = f"port to {join_names(list(ports), 4)}"
         if len(ports) > 1:
             what += ", another one in each rank"
-    return f"{who} sets the rendezvous {what} ({format_ranks(ranks)})"
+    return f"{_name_line(first)} sets the rendezvous {what} ({format_ranks(ranks)})"
+
+
+def _name_line(record: RankRendezvous) -> str:
+    return _shorten(record.line) or "the script or a library"
 
 
 def _shorten(line: str) -> str:

@@ -350,7 +350,7 @@ class JournalReader:
         yield e.RendezvousChanged(*record)
         known = self._find_hopeless(self._rendezvous)
         self._rendezvous[record.rank] = record
-        if not known and record.number < 0 and (text := self._find_hopeless(self._rendezvous)):
+        if not known and record.address != record.planned and (text := self._find_hopeless(self._rendezvous)):
             yield e.Message(text, "warning", code="master-addr")
 
     def _read_sample(self, sample: samples.HostSample | Unreadable) -> Events:

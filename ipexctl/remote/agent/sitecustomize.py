@@ -76,7 +76,7 @@ class Hooks(names.ModuleHooks):
         self.reached: "Any" = set()
         self.worlds: "Any" = None
         meeting = os.environ.get(names.MEETING_ENV, "")
-        if meeting.endswith(" 1"):  # there are other ranks
+        if meeting and not meeting.endswith(" 0"):  # there are other ranks
             self.hooks.update(dict.fromkeys(WORLDS, self.hook_world))
         self.meeting = directory, rank, meeting
         self.excepthook: "Any" = None
@@ -261,7 +261,7 @@ class Hooks(names.ModuleHooks):
             self.record_stage(names.RENDEZVOUS)
             result = own(*args, **kwargs)
             self.record_stage(names.CONNECTED)
-            if worlds and worlds.together:
+            if worlds and worlds.count:
                 worlds.note_group()
                 worlds.answer_requests()
             return result
@@ -290,7 +290,7 @@ class Hooks(names.ModuleHooks):
                 if name != "barrier":
                     unwrap()
                     self.record_libraries()
-                if worlds and worlds.together:
+                if worlds and worlds.count:
                     worlds.note_collective(name)
                 return result
 

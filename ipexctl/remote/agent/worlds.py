@@ -42,9 +42,9 @@ class Worlds:
 
     def __init__(self, directory: str, rank: str, meeting: str, hook_exit: "Any" = None) -> None:
         self.base, self.rank = os.path.join(directory, names.RANKS, rank), int(rank)
-        address, port, together = meeting.split(" ")
+        address, port, count = meeting.split(" ")
         self.hook_exit = hook_exit  # of `sitecustomize.Hooks`
-        self.together = together == "1"  # the ranks are to work together
+        self.count = int(count)  # ranks that are to work together
         self.planned = {"MASTER_ADDR": address, "MASTER_PORT": port}
         self.script = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0])
         self.written: "Any" = set()
@@ -90,18 +90,20 @@ class Worlds:
         size, number = (
             kwargs.get(name, (*args, -1, -1, -1, -1, -1)[at]) for at, name in ((3, "world_size"), (4, "rank"))
         )
-        other = os.environ.get("RANK") == str(self.rank) != str(number) and size != 1  # not with itself alone
-        number = number if other else -1
-        if changed or number >= 0:
-            size = size if size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
-            given = url or not changed
-            line = find_call() if given else find_assignment(self.script, changed[0], place[changed[0]])
+        in_call = url or size > 0 or number >= 0
+        size = size if size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
+        own = os.environ.get("RANK") == str(self.rank) and size != 1  # it is the rank, and not with itself alone
+        number = number if own and number != self.rank else -1
+        inner = __import__("multiprocessing").parent_process() is not None
+        other_size = own and not inner and self.count > 1 and size not in (0, self.count)
+        if changed or number >= 0 or other_size:
+            name, value = (changed[0], place[changed[0]]) if changed else ("WORLD_SIZE", str(size))
+            line = find_call() if in_call and (url or not changed) else find_assignment(self.script, name, value)
             place = {
                 "address": place["MASTER_ADDR"],
                 "port": place["MASTER_PORT"],
                 "planned": self.planned["MASTER_ADDR"],
             }
-            inner = __import__("multiprocessing").parent_process() is not None
 
             @quietly
             def write(fault: str = "") -> None:
@@ -208,7 +210,7 @@ class Worlds:
     @quietly
     def end(self) -> None:
         """The end of the script: only what has loaded torch, or was told by MPI that it is alone, is of interest."""
-        if self.together and (self.lonely or "torch" in sys.modules):
+        if self.count and (self.lonely or "torch" in sys.modules):
             self.judge(0)
 
     def find_causes(self) -> "Any":

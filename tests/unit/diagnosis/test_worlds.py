@@ -246,13 +246,39 @@ def test_a_file_or_a_name_that_leads_no_rank_to_the_others(address: str, faults:
 
 
 @pytest.mark.parametrize(
-    ("given", "number"),
-    [("rank=int(os.environ['LOCAL_RANK'])", 0), ("world_size=4, rank=2", 2), ("rank=1", -1), ("world_size=4", -1)],
+    ("given", "expected"),
+    [
+        ("rank=int(os.environ['LOCAL_RANK'])", [(0, 4, 2)]),
+        ("world_size=4, rank=2", [(2, 4, 2)]),
+        ("rank=1", []),
+        ("world_size=4", []),
+        ("world_size=8", [(-1, 8, 2)]),
+        ("world_size=2, rank=1", [(-1, 2, 2)]),
+        ("world_size=1, rank=0", []),  # with itself alone
+        (")\nos.environ['WORLD_SIZE'] = '3'\ntorch.distributed.init_process_group('gloo'", [(-1, 3, 3)]),
+    ],
 )
-def test_a_rank_that_takes_the_number_of_another_is_recorded(tmp_path: Path, given: str, number: int) -> None:
+def test_a_rank_that_takes_another_number_or_size_is_recorded(
+    tmp_path: Path, given: str, expected: list[tuple[int, int, int]]
+) -> None:
     script = f"import os, torch.distributed\ntorch.distributed.init_process_group('gloo', {given})\n"
-    meetings = [each for each in run(tmp_path, script, LOCAL_RANK="0") if isinstance(each, RankRendezvous)]
-    assert [(each.number, each.line) for each in meetings] == [(number, f"{tmp_path}/train.py:2")] * (number >= 0)
+    reported = run(tmp_path, script, LOCAL_RANK="0", IPEXCTL_MEETING="10.0.0.1 29500 4")
+    records = [each for each in reported if isinstance(each, RankRendezvous)]
+    assert [(each.number, each.size, each.line) for each in records] == [
+        (number, size, f"{tmp_path}/train.py:{line}") for number, size, line in expected
+    ]
+    reported = run(tmp_path / "unknown", script, LOCAL_RANK="0")
+    records = [each for each in reported if isinstance(each, RankRendezvous)]
+    assert all(each.number >= 0 for each in records), "nobody knows how many ranks there are"
+
+
+@pytest.mark.parametrize("size", [8, 2])
+def test_a_world_of_another_size_than_the_run_is_named(size: int) -> None:
+    records = {rank: meets(rank, "10.0.0.1", size=size) for rank in range(4)}
+    text = (
+        f"ar.py:4 gives world_size={size}, and the run has 4 ranks: give WORLD_SIZE, or leave rank and world_size out"
+    )
+    assert describe_rendezvous(records, {*range(4)}, ("node0", "node1") * 2) == [text]
 
 
 def test_ranks_that_take_one_number_leave_another_without_a_rank() -> None:
@@ -260,14 +286,14 @@ def test_ranks_that_take_one_number_leave_another_without_a_rank() -> None:
     taken = {rank: meets(rank, "10.0.0.1")._replace(number=rank - 2) for rank in (2, 3)}
     text = "ar.py:4 gives rank=0 in rank 2, so that nobody comes as ranks 2-3: give RANK in place of LOCAL_RANK, or"
     assert [each[: len(text)] for each in describe_rendezvous(taken, {*range(4)}, hosts)] == [text]
-    turned = {rank: meets(rank, "10.0.0.1")._replace(number=3 - rank) for rank in range(4)}
+    turned = {rank: meets(rank, "10.0.0.1", size=4)._replace(number=3 - rank) for rank in range(4)}
     assert describe_rendezvous(turned, {*range(4)}, hosts) == []
 
 
 def test_a_stalled_rendezvous_names_the_line_once_for_all_ranks_of_it() -> None:
     places, hosts = {rank: meets(rank, "node7") for rank in range(3)}, ("node0", "node1", "node2")
     assert describe_rendezvous(places, {0, 1}, hosts) == ["ar.py:4 sets the rendezvous address to node7 (ranks 0-1)"]
-    ports = {rank: meets(rank, "10.0.0.1", str(rank), line="") for rank in range(2)}
+    ports = {rank: meets(rank, "10.0.0.1", str(rank), 3, "") for rank in range(2)}
     assert describe_rendezvous(ports, {0, 1}, hosts) == [
         "the script or a library sets the rendezvous port to 0, 1, another one in each rank (ranks 0-1)"
     ]
