@@ -46,8 +46,6 @@ class Option(NamedTuple):
 
     def build_parameter(self) -> Parameter:
         """Returns the parameter of which Typer makes this option."""
-        from ipexctl.cli import completion
-
         optional = NoneType in get_args(self.type)
         kind = next(kind for kind in get_args(self.type) if kind is not NoneType) if optional else self.type
         default, metavar = self.default, self.flag.metavar or _METAVARS.get(kind)
@@ -61,8 +59,6 @@ class Option(NamedTuple):
             kind, default = list[str], default if default is Parameter.empty else None
         shown: dict[str, Any] = {"help": self.help_text, "show_default": False, "metavar": metavar}
         shown |= {"min": self.flag.ge, "max": self.flag.le, "rich_help_panel": self.flag.group}
-        if self.flag.completes:
-            shown["autocompletion"] = getattr(completion, f"complete_{self.flag.completes}")
         shown |= VERBOSITY if self.name == "verbose" else {}
         word = "--" + self.key.replace("_", "-")
         if kind is bool and (default or optional):

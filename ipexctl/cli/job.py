@@ -220,7 +220,7 @@ def hosts_(context: Context, hosts: HostSelection, flags: options.HostsFlags) ->
     """Print the hosts as they were read: a linter and a converter. Contacts nobody."""
     from ipexctl.verbs.hosts import hosts as show_hosts
 
-    return show_hosts(hosts.read_inventory(), dialect=flags.as_ or "ipexctl")  # type: ignore[return-value]
+    return show_hosts(hosts.read_inventory(), machine_file=flags.as_ == "mpi")  # type: ignore[return-value]
 
 
 @command(app, "du", examples=("", "--prune --older-than 30d"))

@@ -18,7 +18,6 @@ from ipexctl.model.tasks import (
 )
 
 Screen = Literal["auto", "live", "plain", "json"]
-Dialect = Literal["mpi", "openmpi", "ansible"]
 Emit = Literal["sh", "sbatch", "torchrun"]
 
 
@@ -35,7 +34,6 @@ class HostFlags(Fields):
         "Hosts",
         "LIST",
         names=("-l",),
-        completes="hosts",
     )
 
 
@@ -112,11 +110,11 @@ class RunFlags(NotifyFlags, RawFlags, DryRunFlags, PageFlags):
 
 
 class TuneFlags(DryRunFlags, PageFlags):
-    resume: str | None = flag(None, "Study to resume (default: last).", "Measurement", "STUDY", completes="saved_runs")
+    resume: str | None = flag(None, "Study to resume (default: last).", "Measurement", "STUDY")
 
 
 class HostsFlags(Fields):
-    as_: Dialect | None = flag(None, "Dialect to print the hosts in (default: that of ipexctl).", "Output", alias="as")
+    as_: Literal["mpi"] | None = flag(None, "Print a machine file for Intel MPI or MPICH.", "Output", alias="as")
 
 
 class UsageFlags(Fields):
@@ -126,9 +124,7 @@ class UsageFlags(Fields):
 
 
 class ExampleFlags(Fields):
-    name: str = flag(
-        ..., "Playbook or example, by its name.", argument=True, completes="examples", example="train_ddp.py"
-    )
+    name: str = flag(..., "Playbook or example, by its name.", argument=True, example="train_ddp.py")
 
 
 class CopyFlags(ExampleFlags):
@@ -142,7 +138,6 @@ class PlayFlags(NotifyFlags, PageFlags):
         "Playbook (YAML), or the name of a bundled one.",
         metavar="FILE | NAME | lint FILE...",
         argument=True,
-        completes="playbooks",
     )
     tags: tuple[str, ...] = flag(
         (), "Play only steps with one of these tags; repeatable.", "Steps", "TAG", names=("-t",)
@@ -182,9 +177,7 @@ class InitFlags(Fields):
 class RunIdFlags(Fields):
     """Of commands for runs that were started."""
 
-    run: str | None = flag(
-        None, "Run: last, a name or its beginning (default: the only run).", argument=True, completes="saved_runs"
-    )
+    run: str | None = flag(None, "Run: last, a name or its beginning (default: the only run).", argument=True)
 
 
 class AttachFlags(NotifyFlags, RawFlags, RunIdFlags, PageFlags):
@@ -214,7 +207,7 @@ class LogsFlags(RunIdFlags):
 class ProfileFlags(Fields):
     """Of commands that read one saved run."""
 
-    run: str = flag("last", "Saved run: last, a name, or a path.", argument=True, completes="saved_runs")
+    run: str = flag("last", "Saved run: last, a name, or a path.", argument=True)
 
 
 class ReplayFlags(RawFlags, ProfileFlags):
@@ -232,7 +225,7 @@ class ReplayFlags(RawFlags, ProfileFlags):
 class OneHostFlags(Fields):
     host: str = flag(
         ..., "Host of the hostfile, or one that ssh knows.", argument=True,
-        completes="hosts", example="node0",
+        example="node0",
     )  # fmt: skip
 
 
@@ -249,7 +242,7 @@ class ForwardFlags(OneHostFlags):
 
 class SavedRunFlags(Fields):
     names: tuple[str, ...] = flag(
-        (), "Saved runs: last, names, or paths (default: all).", argument=True, metavar="RUN...", completes="saved_runs"
+        (), "Saved runs: last, names, or paths (default: all).", argument=True, metavar="RUN..."
     )
     verb: str | None = flag(None, "Runs of this command only, such as run or install.", "Selection", "NAME")
     result: RunResult | None = flag(None, "Runs that ended like this only.", "Selection")
@@ -275,7 +268,7 @@ class WatchFlags(RunIdFlags):
 
 class ReportFlags(Fields):
     runs: tuple[str, ...] = flag(
-        (), "Saved run: last, a name, or a path (default: last).", argument=True, metavar="RUN", completes="saved_runs"
+        (), "Saved run: last, a name, or a path (default: last).", argument=True, metavar="RUN"
     )
     page: str | None = flag(
         None,

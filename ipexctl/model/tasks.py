@@ -36,7 +36,6 @@ class Flag(Record):
     metavar: str | None = None
     names: tuple[str, ...] = ()  # short forms and synonyms
     argument: bool = False  # a positional argument
-    completes: str = ""  # what a shell offers: hosts, saved_runs, playbooks or examples
     advanced: bool = False  # listed by --help-all only
     example: str = ""  # what a hint writes for a value that was left out
     alias: str = ""  # the key, where that is a word of Python
@@ -211,7 +210,6 @@ class Install(PackageFields, VersionFields, Task):
         "Host whose environment is the model: its release, MPI, packages and path (default: none).",
         "Environment",
         "HOST",
-        completes="hosts",
     )
     without: tuple[str, ...] = advanced_flag(
         (), "Package to remove from the environment; repeatable.", "Packages", "PACKAGE"
@@ -545,7 +543,6 @@ class Fetch(TransferFields, Task):
         "Hosts",
         "all|rank:N|HOSTS",
         alias="from",
-        completes="hosts",
     )
     source: str = advanced_flag(
         ".", "Local directory that sync copied; relative paths start at its place on the hosts.", "Files", "PATH"

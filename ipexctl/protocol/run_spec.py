@@ -11,12 +11,10 @@ Library = NamedTuple("Library", [("name", str), ("path", str)])
 
 
 class RankSpec(NamedTuple):
-    """``cpus`` and ``workers`` (cores that oneCCL binds by itself) are CPU numbers, ``membind`` NUMA nodes, ``values``
-    those of placeholders, but for the port."""
+    """``cpus`` are CPU numbers, ``membind`` NUMA nodes, ``values`` those of placeholders, but for the port."""
 
     local: int
     cpus: List[int] = []
-    workers: List[int] = []
     membind: List[int] = []
     env: Dict[str, str] = {}
     values: Dict[str, str] = {}

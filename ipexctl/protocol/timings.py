@@ -37,7 +37,6 @@ class Timings(NamedTuple):
     launcher: float = 3.0  # between the ends of launcher and last rank, either way; `node_lease` if it ended well
     inquiry: float = 20.0  # for the guards to report the stacks of their ranks
     stacks: float = 0.7  # for a process to write its stacks
-    settle: float = 10.0  # after its start a rank's threads run where they will run
     # Another attempt.
     backoff: float = 1.0  # before the first restart; twice as long before each further one, up to `longest_backoff`
     longest_backoff: float = 30.0

@@ -1,9 +1,9 @@
-"""``ipexctl hosts``: shows the inventory, also in the formats of other tools. Contacts no host."""
+"""``ipexctl hosts``: shows the inventory, also as a machine file. Contacts no host."""
 
 import difflib
 from collections.abc import Iterator
 
-from ipexctl.decide.parsing.dialects import write_inventory
+from ipexctl.decide.parsing.dialects import MachineFile, write_inventory, write_machine_file
 from ipexctl.decide.parsing.validators import KEYS
 from ipexctl.model.answers.hosts import HostsAnswer, ListedHost
 from ipexctl.model.events import Event, Message, Started, finish_verb
@@ -11,10 +11,9 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.text import group_pairs, join_names, pluralize, printable
 
 
-def hosts(inventory: Inventory, *, dialect: str = "ipexctl") -> Iterator[Event]:
-    """Yields a `HostsAnswer`, whose ``text`` is the inventory in ``dialect`` (a key of `DIALECTS`). Raises `UsageError`
-    for an unknown dialect, before the first event."""
-    written = write_inventory(inventory, dialect)
+def hosts(inventory: Inventory, *, machine_file: bool = False) -> Iterator[Event]:
+    """Yields a `HostsAnswer`, whose ``text`` is the inventory as ipexctl or (``machine_file``) Hydra reads it."""
+    written = write_machine_file(inventory) if machine_file else MachineFile(write_inventory(inventory), ())
     title = f"{pluralize(len(inventory), 'host')} from {printable(inventory.source)} (node0 = {inventory.head.name})"
     yield Started("hosts", title, inventory.names)
     for warning in (*_find_misspelt_keys(inventory), *written.warnings):

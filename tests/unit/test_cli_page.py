@@ -1,7 +1,10 @@
 """docs/cli.md says what the commands say: it is written by tools/cli.py from the same text, and must not drift."""
 
+import os
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +87,25 @@ def test_the_page_has_every_flag_and_every_sentence_of_a_command(path: str) -> N
         for flag in re.findall(r"(?<![-\w])--?\w[-\w]*", line)
     }
     assert {flag for flag in shown if flag.startswith("-")} <= flags, AGAIN
+
+
+@pytest.mark.parametrize(
+    ("shell", "own"), [("bash", "complete -o"), ("zsh", "#compdef"), ("fish", "complete --command")]
+)
+def test_the_shells_own_script_is_printed(shell: str, own: str) -> None:
+    # Typer would take the shell that has started us, whichever that is.
+    env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    words = [sys.executable, "-m", "ipexctl", "--show-completion", shell]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "_IPEXCTL_COMPLETE" in done.stdout
+    assert own in done.stdout
+
+
+def test_a_shell_is_offered_commands_and_flags() -> None:
+    for words, offered in (("ipexctl do", "doctor\n"), ("ipexctl hosts --lim", "--limit\n")):
+        asked = {"_IPEXCTL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        done = subprocess.run(
+            [sys.executable, "-m", "ipexctl"], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60
+        )
+        assert (done.stdout, done.stderr) == (offered, "")

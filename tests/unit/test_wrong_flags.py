@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
@@ -14,8 +13,6 @@ from typer.testing import CliRunner
 from ipexctl import loop
 from ipexctl.cli import app
 from ipexctl.cli.command import make_model
-from ipexctl.cli.options import Dialect
-from ipexctl.decide.parsing.dialects import DIALECTS
 from ipexctl.model.errors import UsageError
 from ipexctl.model.tasks import Run
 from tests.tables import read_table
@@ -203,10 +200,6 @@ def test_ctrl_c_while_the_modules_are_read_is_no_error_to_tell_of(tmp_path: Path
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-m", "ipexctl", "--help"], env=env, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
-
-
-def test_only_what_can_be_written_is_offered() -> None:
-    assert set(get_args(Dialect)) <= set(DIALECTS)
 
 
 @pytest.mark.parametrize("words", [("logs", "-f"), ("logs", "-f", "--rank", "0")])

@@ -159,5 +159,4 @@ def _make_keep_spec(launch: Launch, task: Run, node: NodePlan, resume: Sequence[
 
 def _make_rank_spec(place: RankPlacement, membind: bool) -> RankSpec:
     nodes = list(place.nodes) if membind else []
-    own = dict(place.env), dict(place.values)
-    return RankSpec(place.local, list(place.cpus), list(place.workers), nodes, *own)
+    return RankSpec(place.local, list(place.cpus), nodes, dict(place.env), dict(place.values))

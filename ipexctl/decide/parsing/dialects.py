@@ -1,35 +1,23 @@
-"""Inventories written as other tools read them. Keys that a dialect lacks are reported, never dropped silently."""
+"""Inventories written as hostfiles. Keys that a format lacks are reported, never dropped silently."""
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 
 from ipexctl.decide.parsing import validators
-from ipexctl.decide.parsing.input_errors import suggest_nearest
-from ipexctl.decide.parsing.yaml_nodes import quote_yaml
-from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import group_pairs, printable
 
 
-class DialectOutput(Record):
+class MachineFile(Record):
     """A file's text, and one sentence for each thing it could not carry (also in the text, as comments)."""
 
     text: str
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...]
 
 
-def write_inventory(inventory: Inventory, dialect: str) -> DialectOutput:
-    """``dialect`` is one of `DIALECTS`. Raises `UsageError` for another."""
-    writer = DIALECTS.get(dialect)
-    if writer is None:
-        raise UsageError(f"--as '{printable(dialect)}' is not known{suggest_nearest(dialect, DIALECTS)}")
-    return writer(inventory)
-
-
-def _write_ipexctl(inventory: Inventory) -> DialectOutput:
-    """Our own dialect, which carries everything. Keys of others are read only in a file with a section."""
+def write_inventory(inventory: Inventory) -> str:
+    """Returns a hostfile, which carries everything. Keys of others are read only in a file with a section."""
     foreign = any(
         key not in validators.KEYS and not key.startswith("ansible_") for host in inventory for key in host.vars
     )
@@ -37,7 +25,7 @@ def _write_ipexctl(inventory: Inventory) -> DialectOutput:
     lines += [" ".join([_bracket_ipv6(host.name), *_write_pairs(host)]) for host in inventory]
     for group, members in _group_hosts(inventory).items():
         lines += ["", f"[{group}]", *(_bracket_ipv6(host.name) for host in members)]
-    return DialectOutput("\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
 
 
 def _write_pairs(host: Host) -> list[str]:
@@ -59,69 +47,24 @@ def _write_list_entry(host: Host) -> str:
     return " ".join([user + _bracket_ipv6(host.name) + slots, *pairs])
 
 
-def _format_mpi(host: Host) -> str:
-    """Intel MPI and MPICH: ``address:slots user=…``. Intel MPI 2021.18 refuses MPICH's ``binding=``: not written."""
-    slots = f":{host.slots}" if host.slots else ""
-    return f"{_bracket_ipv6(host.address)}{slots}" + (f" user={host.user}" if host.user else "")
-
-
-def _format_openmpi(host: Host) -> str:
-    """Open MPI: ``user@address slots=n max_slots=n port=n``; the port needs Open MPI 5."""
-    user = f"{host.user}@" if host.user else ""
-    given = {"slots": host.slots, "max_slots": host.vars.get("max_slots"), "port": host.port}
-    words = [f"{key}={value}" for key, value in given.items() if value]
-    return " ".join([user + _bracket_ipv6(host.address), *words])
-
-
-def _write_lines(tool: str, write: Callable[[Host], str], carried: Set[str], inventory: Inventory) -> DialectOutput:
-    """One line a host, its name as a comment where it is not the address; above it what is lost: the format has fields
-    for the ``carried`` keys."""
+def write_machine_file(inventory: Inventory) -> MachineFile:
+    """Returns the hosts for Intel MPI and MPICH, ``address:slots user=…``: one line a host, its name as a comment where
+    it is not the address, and above it what is lost. Intel MPI 2021.18 refuses MPICH's ``binding=``: not written."""
     lines: list[str] = []
     warnings: list[str] = []
     for host in inventory:
-        lost = {"user": host.user, "port": host.port, "key": host.key, **host.vars}
-        missing = [f"{key}={value}" for key, value in lost.items() if value is not None and key not in carried]
-        if ":" in host.address and write is _format_mpi:
+        lost = {"port": host.port, "key": host.key, **host.vars}
+        missing = [f"{key}={value}" for key, value in lost.items() if value is not None]
+        if ":" in host.address:
             missing.insert(0, "IPv6 (Hydra reads an address up to its first colon)")
         if missing:
-            warnings.append(f"{host.name}: no field of {tool} holds {', '.join(missing)}")
+            warnings.append(f"{host.name}: no field of Intel MPI and MPICH holds {', '.join(missing)}")
             lines.append(f"# {printable(warnings[-1], 500)}")
-        lines.append(write(host) + (f"  # {host.name}" if host.name != host.address else ""))
-    return DialectOutput("\n".join(lines) + "\n", tuple(warnings))
-
-
-def _write_ansible(inventory: Inventory) -> DialectOutput:
-    """Returns a YAML inventory, which carries everything; groups of groups are written flat."""
-    lines = ["all:", "  hosts:"]
-    for host in inventory:
-        given: dict[str, str | int | None] = {
-            "ansible_host": host.address if host.address != host.name else None,
-            "ansible_user": host.user,
-            "ansible_port": host.port,
-            "ansible_ssh_private_key_file": host.key,
-            "ansible_connection": {"yes": "local", "no": "ssh"}.get(host.vars.get("local", "")),
-            "ansible_ssh_common_args": f"-o ProxyJump={host.vars['jump']}" if "jump" in host.vars else None,
-            "slots": host.slots,
-            **{key: value for key, value in host.vars.items() if key not in ("local", "jump")},
-        }
-        words = [f"      {key}: {quote_yaml(value)}" for key, value in given.items() if value is not None]
-        lines += [f"    {quote_yaml(_bracket_ipv6(host.name))}:{'' if words else ' {}'}", *words]
-    groups = _group_hosts(inventory)
-    if groups:
-        lines.append("  children:")
-    for group, members in groups.items():
-        lines += [f"    {quote_yaml(group)}:", "      hosts:"]
-        lines += [f"        {quote_yaml(_bracket_ipv6(host.name))}: {{}}" for host in members]
-    return DialectOutput("\n".join(lines) + "\n")
-
-
-DIALECTS: Mapping[str, Callable[[Inventory], DialectOutput]] = {
-    "ipexctl": _write_ipexctl,
-    "mpi": partial(_write_lines, "Intel MPI and MPICH", _format_mpi, {"user"}),
-    "openmpi": partial(_write_lines, "Open MPI", _format_openmpi, {"user", "port", "max_slots"}),
-    "ansible": _write_ansible,
-}
-"""What ``hosts --as`` can write."""
+        slots = f":{host.slots}" if host.slots else ""
+        user = f" user={host.user}" if host.user else ""
+        name = f"  # {host.name}" if host.name != host.address else ""
+        lines.append(f"{_bracket_ipv6(host.address)}{slots}{user}{name}")
+    return MachineFile("\n".join(lines) + "\n", tuple(warnings))
 
 
 def _group_hosts(inventory: Inventory) -> dict[str, list[Host]]:

@@ -187,7 +187,7 @@ def format_hostfile(inventory: Inventory, facts: Mapping[str, Facts], when: str)
         "# Keys: address= user= port= slots= key= venv= workdir= iface=; groups stand in [brackets]",
         *(f"#   {line}" for line in describe_hosts(inventory, facts)),
     ]
-    return "\n".join([*lines, write_inventory(inventory, "ipexctl").text])
+    return "\n".join([*lines, write_inventory(inventory)])
 
 
 def describe_hosts(inventory: Inventory, facts: Mapping[str, Facts]) -> list[str]:

@@ -133,8 +133,7 @@ class Wrapper:
         files.write_record(self.directory, files.START, started)
         if not spec.stages:
             self.record_stage(PROGRAM)
-        checks = (child.pid, spec, self.place, self.env, self.notes)
-        works: List[Any] = [(_check_binding, checks), (_end_without_guard, (spec,))]
+        works: List[Any] = [(_end_without_guard, (spec,))]
         if self.asks:
             works.append((ready_sign.await_answer, (self.ready, self.place.values["address"], self.report_ready)))
         for work, args in works:
@@ -302,22 +301,6 @@ def _end_without_guard(spec: "RunSpec") -> None:
     while guard and procs.is_still_alive(guard):
         time.sleep(1.0)
     procs.kill_marked(procs.format_node_mark(spec.run, spec.label), 0)
-
-
-def _check_binding(pid: int, spec: "RunSpec", place: "RankSpec", environment: "Dict[str, str]", notes: "Notes") -> None:
-    """Notes where the script's threads really may run, if that is elsewhere than planned, or too little."""
-    time.sleep(spec.timings.settle)
-    planned = set(place.cpus)
-    try:
-        allowed = set().union(*(os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/%d/task" % pid)))
-    except OSError:
-        return  # it has ended
-    threads = environment.get("OMP_NUM_THREADS", "")
-    text = "was planned for CPUs %s, but its threads %%s %s" % (_format_list(planned), _format_list(allowed))
-    if planned and not allowed <= planned.union(place.workers):
-        notes.add(text % "may run on")
-    elif planned and threads.isdigit() and len(allowed) < min(int(threads), len(planned)):
-        notes.add(text % "share")
 
 
 def _format_list(numbers: "Iterable[int]") -> str:

@@ -1,8 +1,7 @@
-"""Inventories written for other tools, and read back."""
+"""Inventories written, and read back."""
 
 import re
 import string
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ipexctl.decide.parsing import parse_inventory
-from ipexctl.decide.parsing.dialects import DIALECTS, write_inventory
+from ipexctl.decide.parsing.dialects import write_inventory, write_machine_file
 from ipexctl.decide.parsing.validators import TEMPLATE
 from ipexctl.decide.parsing.yaml_nodes import quote_yaml
 from ipexctl.model.answers.hosts import HostsAnswer
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Message, Started
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.verbs.hosts import hosts as verb
@@ -75,60 +74,45 @@ def bare(inventory: Inventory) -> list[Host]:
 
 @given(INVENTORY)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_our_own_dialect_and_ansible_lose_nothing(inventory: Inventory) -> None:
-    for dialect in ("ipexctl", "ansible"):
-        written = write_inventory(inventory, dialect)
-        assert written.warnings == ()
-        assert bare(parse_inventory(written.text, "again")) == bare(inventory)
+def test_a_hostfile_loses_nothing(inventory: Inventory) -> None:
+    assert bare(parse_inventory(write_inventory(inventory), "again")) == bare(inventory)
 
 
 @given(st.lists(HOST, min_size=1, max_size=5, unique_by=lambda host: host.address))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_mpi_dialects_carry_what_they_can_and_say_the_rest(hosts: list[Host]) -> None:
-    inventory = Inventory(tuple(hosts), "hosts")
-    kept: dict[str, Callable[[Host], object]] = {
-        "mpi": lambda host: (host.address, host.slots, host.user),
-        "openmpi": lambda host: (host.address, host.slots, host.user, host.port, host.vars.get("max_slots")),
-    }
-    for dialect, of in kept.items():
-        written = write_inventory(inventory, dialect)
-        again = parse_inventory(written.text, "again")
-        assert [of(host) for host in again] == [of(host) for host in inventory]
-        for host in inventory:
-            about = " ".join(warning for warning in written.warnings if warning.startswith(f"{host.name}: "))
-            assert host.key is None or f"key={host.key}" in about
-            assert host.port is None or dialect == "openmpi" or f"port={host.port}" in about
-            assert ":" not in host.address or dialect != "mpi" or "IPv6" in about
+def test_a_machine_file_carries_what_it_can_and_says_the_rest(hosts: list[Host]) -> None:
+    written = write_machine_file(Inventory(tuple(hosts), "hosts"))
+    again = parse_inventory(written.text, "again")
+    assert [(host.address, host.slots, host.user) for host in again] == [
+        (host.address, host.slots, host.user) for host in hosts
+    ]
+    for host in hosts:
+        about = " ".join(warning for warning in written.warnings if warning.startswith(f"{host.name}: "))
+        assert host.key is None or f"key={host.key}" in about
+        assert host.port is None or f"port={host.port}" in about
+        assert ":" not in host.address or "IPv6" in about
 
 
-def test_each_dialect_in_its_own_words() -> None:
+def test_each_file_in_its_own_words() -> None:
     text = "node0 address=10.0.0.1 slots=4 user=bob\nnode1 slots=2 port=2222\n[amx]\nnode1\n"
     inventory = parse_inventory(text, "hosts")
-    assert write_inventory(inventory, "mpi").text == (
+    assert write_machine_file(inventory).text == (
         "10.0.0.1:4 user=bob  # node0\n# node1: no field of Intel MPI and MPICH holds port=2222\nnode1:2\n"
     )
-    assert write_inventory(inventory, "openmpi").text == "bob@10.0.0.1 slots=4  # node0\nnode1 slots=2 port=2222\n"
-    assert write_inventory(inventory, "ipexctl").text == (
+    assert write_inventory(inventory) == (
         "node0 address=10.0.0.1 slots=4 user=bob\nnode1 slots=2 port=2222\n\n[amx]\nnode1\n"
     )
-    assert 'ansible_host: "10.0.0.1"' in write_inventory(inventory, "ansible").text
 
 
-def test_no_dialect_tells_to_write_over_the_file_the_hosts_are_read_from() -> None:
-    for dialect in DIALECTS:
-        assert not re.search(
-            r"> *(\./)?hostfile\b", write_inventory(parse_inventory("n0\nn1 slots=2", "hostfile"), dialect).text
-        )
-
-
-def test_an_unknown_dialect_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match="did you mean openmpi"):
-        write_inventory(parse_inventory("n1", "hosts"), "open-mpi")
+def test_no_file_tells_to_write_over_the_one_the_hosts_are_read_from() -> None:
+    inventory = parse_inventory("n0\nn1 slots=2", "hostfile")
+    for text in (write_inventory(inventory), write_machine_file(inventory).text):
+        assert not re.search(r"> *(\./)?hostfile\b", text)
 
 
 def test_the_verb_answers_with_hosts_and_text() -> None:
     inventory = parse_inventory("[a]\nnode0 slots=4\nnode1 local=yes jump=x", "hosts")
-    started, second, answer, ended = list(verb(inventory, dialect="mpi"))
+    started, second, answer, ended = list(verb(inventory, machine_file=True))
     assert started == Started("hosts", "2 hosts from hosts (node0 = node0)", ("node0", "node1"))
     assert isinstance(second, Message)
     assert "local=yes" in second.text
@@ -148,9 +132,3 @@ def test_a_variable_that_looks_like_a_slip_is_reported() -> None:
         if isinstance(event, Message)
     ]
     assert output == ["slot of n1 and 1 more is not a key of ipexctl: did you mean slots?"]
-
-
-def test_every_dialect_can_be_written_for_every_host() -> None:
-    inventory = parse_inventory("bob@[fe80::1]:2 key='/a b' venv=/v\nlocalhost", "hosts")
-    for dialect in DIALECTS:
-        assert write_inventory(inventory, dialect).text.endswith("\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.decide.parsing import parse_inventory, parse_list
-from ipexctl.decide.parsing.dialects import write_inventory
+from ipexctl.decide.parsing.dialects import write_inventory, write_machine_file
 from ipexctl.decide.parsing.ssh_arguments import read_ssh_arguments
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.hosts import Host, Inventory
@@ -90,7 +90,7 @@ def test_a_host_that_is_a_template_is_one_error() -> None:
 def test_a_template_in_a_variable_of_another_tool_is_kept_as_it_is() -> None:
     (host,) = parse_inventory("[a]\nn1\n[a:vars]\nurl=http://{{ inventory_hostname }}/\n", "inv")
     assert host.vars == {"url": "http://{{ inventory_hostname }}/"}
-    assert parse_inventory(write_inventory(Inventory((host,)), "ansible").text, "a.yml").head.vars == host.vars
+    assert parse_inventory(write_inventory(Inventory((host,))), "a").head.vars == host.vars
 
 
 # names of one thing ---------------------------------------------------------------------------------------------------
@@ -222,10 +222,8 @@ def test_a_host_of_a_range_gets_variables_from_a_line_of_its_own() -> None:
 def test_a_jump_host_is_written_and_read_again(jump: str) -> None:
     inventory = parse_inventory(f"n1 jump={jump}\n", "hosts")
     assert inventory.head.vars == {"jump": jump}
-    for dialect in ("ipexctl", "ansible"):
-        text = write_inventory(inventory, dialect).text
-        assert parse_inventory(text, "x.yml" if dialect == "ansible" else "x").head.vars == {"jump": jump}
-    assert "jump=" in write_inventory(inventory, "mpi").warnings[0]
+    assert parse_inventory(write_inventory(inventory), "x").head.vars == {"jump": jump}
+    assert "jump=" in write_machine_file(inventory).warnings[0]
 
 
 @pytest.mark.parametrize(
