@@ -5,14 +5,14 @@ Text in, uses out: a Python script is parsed and never run. The facts are those 
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, Protocol
 
 from ipexctl.decide.launch.launch_script import FoundLaunch
 from ipexctl.decide.launch.launch_words import Translation
 from ipexctl.decide.releases.framework_options import FrameworkOption
-from ipexctl.decide.script_imports import parse_script, walk_certain
+from ipexctl.decide.script_imports import Module, parse_script, walk_certain
 from ipexctl.model.answers.tools import ScriptUse
 from ipexctl.model.errors import Hint, Note, UsageError
 from ipexctl.model.json_values import Record
@@ -20,7 +20,16 @@ from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.model.toml import parse_toml
 
 Kind = Literal["api", "backend", "device", "keyword", "package", "variable", "word", "option"]
-GPU, ACCELERATOR = "CUDA", "accelerator"  # as `MigrationRule.of`: what computes on GPUs alone, and the device of such
+GPU, POSSIBLE, ACCELERATOR = "CUDA", "CUDA where reached", "accelerator"
+# `MigrationRule.of` → what is said of scripts that use it, on hosts without one.
+NEEDS = {
+    GPU: "needs a GPU",
+    POSSIBLE: "needs a GPU where it is reached",
+    "torch.cuda.amp": "does nothing without a GPU",
+    ACCELERATOR: "is None without a GPU",
+}
+_CONDITIONAL = {*NEEDS} - {ACCELERATOR}  # only where no condition on a GPU stands before
+_GUARD = re.compile(r"cuda|gpu|device|is_available|accelerator", re.IGNORECASE)  # of such conditions
 _MODULES = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl", "torch", "accelerate")
 _CCL = ("init_process_group", "new_group", "init_device_mesh")
 _RANKS = ("rank", "local_rank")  # names of numbers
@@ -85,10 +94,11 @@ def find_uses(
     return tuple(uses)
 
 
-def format_report(uses: Sequence[ScriptUse], file: str) -> str:
+def format_report(uses: Sequence[ScriptUse], file: str, imported: Mapping[str, int] = {}) -> str:
     """Format the hits for people: the line, its replacement, the versions that remove it."""
+    more = [f"{name}, which it imports, has {pluralize(count, 'place')}" for name, count in imported.items()]
     if not uses:
-        return f"{file}: uses nothing of IPEX, oneCCL or Accelerate that has gone"
+        return "\n".join([f"{file}: uses nothing of IPEX, oneCCL or Accelerate that has gone", *more])
     width = len(str(uses[-1].line))
     lines: list[str] = []
     for hit in uses:
@@ -96,15 +106,13 @@ def format_report(uses: Sequence[ScriptUse], file: str) -> str:
         lines.append(f"    instead: {hit.instead}")
         lines += [f"    {note}" for note in hit.notes]
     names = dict.fromkeys(hit.of for hit in uses)
-    return "\n".join([*lines, "", f"{pluralize(len(uses), 'place')}: {', '.join(names)}"])
+    return "\n".join([*lines, "", f"{pluralize(len(uses), 'place')}: {', '.join(names)}", *more])
 
 
 def describe_removal(use: ScriptUse) -> str:
     """In which versions, as the end of a sentence."""
-    if use.of == GPU:
-        return "needs a GPU"
-    if use.of == ACCELERATOR:
-        return "is None without a GPU"
+    if use.of in NEEDS:
+        return NEEDS[use.of]
     if use.of in {"intel_extension_for_pytorch", "oneccl_bind_pt"}:
         return f"last in {use.of} {use.last}, so nothing from torch {use.gone} on"
     parts = [f"does nothing from {use.of} {use.idle} on"] if use.idle else []
@@ -124,23 +132,90 @@ def _scan_python(text: str, file: str, known: Sequence[MigrationRule]) -> Iterat
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line, why = getattr(error, "lineno", None) or 1, getattr(error, "msg", "") or "nested too deeply"
         raise UsageError(f"{file}:{line}: this is not Python of today: {why}") from None
-    yield from _scan_tree(tree, known)
+    possible = [replace(rule, of=POSSIBLE) if rule.of == GPU else rule for rule in known if rule.of in _CONDITIONAL]
+    unguarded = [*_walk_unguarded(tree)]
+    yield from _scan_tree(tree, possible, unguarded)
+    backends = {rule.name: rule for rule in possible if rule.kind == "backend"}
+    for node in unguarded:
+        match node:
+            case ast.Assign(value=ast.Constant(str(text))) if f"backend:{text}" in backends:
+                yield node.lineno, text, backends[f"backend:{text}"]
+    yield from _scan_tree(
+        tree, [rule for rule in known if rule.of not in _CONDITIONAL or rule.of == GPU], walk_certain(tree)
+    )
 
 
-def describe_gpu_needs(text: str, script: str, known: Sequence[MigrationRule]) -> tuple[Note, ...]:
-    """Returns a warning of what a script, which may be no Python, certainly does and needs a GPU for."""
-    hits = _scan_tree(parse_script(text), [rule for rule in known if rule.of == GPU])
-    needs = [f"{name} in line {line}" for line, name in sorted({(line, name) for line, name, _ in hits})]
+def describe_gpu_needs(
+    text: str, script: str, known: Sequence[MigrationRule], find_modules: Callable[[str], Iterable[Module]]
+) -> tuple[Note, ...]:
+    """Returns a warning of what a script, which may be no Python, certainly does and needs a GPU for, itself or by a
+    function of a module that ``find_modules`` finds in its project."""
+    rules = [rule for rule in known if rule.of == GPU]
+    needs = dict[str, None]()
+    pending, followed = [("", parse_script(text))], set[str]()
+    for file, tree in pending:  # which grows
+        nodes = walk_certain(tree, is_script=not file)
+        for line, name in sorted({(line, name) for line, name, _ in _scan_tree(tree, rules, nodes)}):
+            needs[f"{name} in line {line}" + (f" of {printable(file)}" if file else "")] = None
+        for owner, function in _list_foreign_calls(tree, nodes):
+            if f"{owner}.{function}" not in followed:
+                followed.add(f"{owner}.{function}")
+                call = ast.parse(f"{function}()").body
+                for module in [*find_modules(owner)][-1:]:
+                    pending.append((module.name, ast.Module([*parse_script(module.code).body, *call], [])))
     if not needs:
         return ()
-    text = f"{printable(script)} needs a GPU ({join_names(needs, 3)}), and no host has one; what to write instead:"
+    text = f"{printable(script)} needs a GPU ({join_names([*needs], 3)}), and no host has one; what to write instead:"
     return (Note("needs-gpu", Hint(["migrate", script], text)),)
 
 
-def _scan_tree(tree: ast.Module, known: Sequence[MigrationRule]) -> Iterator[Hit]:
-    """What needs a GPU is looked for only among the calls that the script certainly makes."""
-    certain = {id(part) for call in walk_certain(tree) if isinstance(call, ast.Call) for part in (call, call.func)}
-    always = [rule for rule in known if rule.of != GPU]
+def _list_foreign_calls(tree: ast.Module, nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
+    """The functions of other modules that these nodes call: module and name."""
+    modules = {local: target for _, local, _, target in _list_imports(tree)}
+    for node in nodes:
+        begin, dot, end = _format_value(node.func).partition(".") if isinstance(node, ast.Call) else ("", "", "")
+        owner, _, function = f"{modules.get(begin, '')}{dot}{end}".rpartition(".")
+        if begin in modules and owner and function.isidentifier():
+            yield owner, function
+
+
+def _walk_unguarded(tree: ast.Module) -> Iterator[ast.AST]:
+    """The parts of a script that neither a condition on a GPU nor a handler of errors may keep from being executed."""
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        yield node
+        skipped: list[ast.AST] = []
+        match node:
+            case ast.If() | ast.IfExp() | ast.While() if _is_guard(node.test):
+                continue
+            case ast.BoolOp() if _is_guard(node.values[0]):
+                continue
+            case ast.Try() if node.handlers:
+                skipped = [*node.body]
+            case ast.Module() | ast.FunctionDef() | ast.For() | ast.With():
+                ends = [
+                    at for at, each in enumerate(node.body, 1) if isinstance(each, ast.If) and _ends_without_gpu(each)
+                ]
+                skipped = [*node.body[ends[0] :]] if ends else []
+        pending += [child for child in ast.iter_child_nodes(node) if child not in skipped]
+
+
+def _is_guard(test: ast.expr) -> bool:
+    return _GUARD.search(_format_value(test)) is not None
+
+
+def _ends_without_gpu(node: ast.If) -> bool:
+    last = node.body[-1]
+    ends = isinstance(last, ast.Return | ast.Raise | ast.Continue) or "exit(" in _format_value(last)
+    return ends and _is_guard(node.test)
+
+
+def _scan_tree(tree: ast.Module, known: Sequence[MigrationRule], nodes: Iterable[ast.AST]) -> Iterator[Hit]:
+    """What needs a GPU is looked for only among the calls of these ``nodes``."""
+    certain = {id(part) for call in nodes if isinstance(call, ast.Call) for part in (call, call.func)}
+    divisors = {id(node.right) for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)}
+    always = [rule for rule in known if rule.of not in _CONDITIONAL]
     apis = {rule.name: rule for rule in known if rule.kind == "api"}
     others = {rule.name: rule for rule in always if rule.kind == "api"}
     names: dict[str, str] = {}  # local name → the dotted name it stands for, of our modules only
@@ -166,6 +241,8 @@ def _scan_tree(tree: ast.Module, known: Sequence[MigrationRule]) -> Iterator[Hit
                 rules = apis if id(node) in certain else others
                 yield from _match_api(node.lineno, ".".join([target, *reversed(members)]), rules)
         elif isinstance(node, ast.Call):
+            if id(node) in divisors:
+                yield from _match_api(node.lineno, f"% {_format_value(node)}", apis)
             yield from _match_call(node, known if id(node) in certain else always)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from _match_constant(node.lineno, node.value, known)
@@ -228,7 +305,7 @@ def _get_text(value: ast.expr) -> str:
     return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
 
 
-def _format_value(value: ast.expr) -> str:
+def _format_value(value: ast.AST) -> str:
     try:
         return ast.unparse(value)[:_SHOWN_WIDTH]
     except RecursionError:  # thousands of operators: Python reads them, and writes them by a call for each

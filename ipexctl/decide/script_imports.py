@@ -101,6 +101,20 @@ def find_doubtful_imports(
     return places
 
 
+def list_project_modules(
+    script: Module, find_modules: Callable[[str], Iterable[Module]], table: ImportTable
+) -> list[Module]:
+    """Returns the files of a project that a script imports under whatever conditions, and those that these import."""
+    modules, followed = [script], set[str]()
+    for module in modules:  # which grows
+        for name, _ in _list_imports(ast.walk(parse_script(module.code)), module.package, table):
+            if name not in followed and len(modules) < _MODULE_LIMIT:
+                followed.add(name)
+                names = {each.name for each in modules}
+                modules += [file for file in find_modules(name) if file.name not in names]
+    return modules[1:]
+
+
 def _take_named_modules(tree: ast.Module) -> set[str]:
     """Takes ``sys.modules["NAME"]`` out of a tree, which concerns one module; returns the first words of such names, of
     which nothing is certain then."""
@@ -194,7 +208,7 @@ class _CertainWalk:
                 if function:
                     yield from self.walk(function.body)
             yield from self.walk(body)
-            if self._may_end(node) or any(isinstance(part, ast.Return) for part in ast.walk(node)):
+            if any(map(self._may_end, self._list_possible(node))):
                 return
 
     def _split(self, node: ast.stmt) -> tuple[list[ast.AST], list[ast.stmt]]:
@@ -224,9 +238,19 @@ class _CertainWalk:
         asks = any(isinstance(part, ast.Constant) and part.value in _RANKS for part in parts)
         return (asks or bool(names)) and names <= self.of_ranks and not any(isinstance(part, _OTHER) for part in parts)
 
+    def _list_possible(self, node: ast.stmt) -> list[ast.stmt]:
+        """What some rank may execute: nothing of what follows ``else`` of a condition that holds for ranks."""
+        if not isinstance(node, ast.If):
+            return [node]
+        if self._holds_for_ranks(node.test):
+            return node.body
+        return [*node.body, *(part for each in node.orelse for part in self._list_possible(each))]
+
     def _may_end(self, node: ast.AST) -> bool:
+        """Whether a statement may end the function or the script."""
         raises, called = _list_calls(node)
-        return raises or not self.ending.isdisjoint(called)
+        returns = any(isinstance(part, ast.Return) for part in ast.walk(node))
+        return raises or returns or not self.ending.isdisjoint(called)
 
 
 def _list_calls(node: ast.AST) -> tuple[bool, set[str]]:

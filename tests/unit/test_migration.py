@@ -10,6 +10,7 @@ from ipexctl.cli import app
 from ipexctl.data import read_data
 from ipexctl.decide import migration
 from ipexctl.decide.releases.framework_options import parse_options
+from ipexctl.decide.script_imports import Module
 from ipexctl.model.errors import UsageError
 from ipexctl.verbs.migrate import LaunchLines
 from tests.tables import read_table
@@ -119,7 +120,7 @@ def test_every_word_has_a_source_and_an_answer() -> None:
     for word in KNOWN:
         assert word.source, word.name
         assert word.instead, word.name
-        assert word.gone or word.idle or word.last or word.of in (migration.GPU, migration.ACCELERATOR), word.name
+        assert word.gone or word.idle or word.last or word.of in migration.NEEDS, word.name
 
 
 def instead(text: str, file: str = "go.sh") -> dict[str, str]:
@@ -248,8 +249,11 @@ def test_a_use_in_the_arguments_of_another_is_found_as_well() -> None:
     ]
 
 
-def needs(text: str) -> str:
-    return "".join(map(str, migration.describe_gpu_needs(text, "train.py", KNOWN)))
+def needs(text: str, **modules: str) -> str:
+    def find(name: str) -> list[Module]:
+        return [Module(f"{name}.py", "", modules[name])] if name in modules else []
+
+    return "".join(map(str, migration.describe_gpu_needs(text, "train.py", KNOWN, find)))
 
 
 @pytest.mark.parametrize(("text", "what"), read_table("migration/what_certainly_needs_a_gpu_is_said_with_its_line"))
@@ -264,7 +268,81 @@ def test_what_certainly_needs_a_gpu_is_said_with_its_line(text: str, what: str) 
 @pytest.mark.parametrize("text", read_table("migration/no_gpu_is_certainly_needed"))
 def test_what_may_be_guarded_or_chosen_is_no_need_of_a_gpu(text: str) -> None:
     assert needs(text) == ""
-    assert actual(text) == []
+    uses = migration.find_uses(text, "train.py", KNOWN, LaunchLines())
+    assert {use.of for use in uses} <= {migration.POSSIBLE, "torch.cuda.amp"}
+
+
+def test_a_function_of_the_project_that_the_script_calls_may_need_a_gpu() -> None:
+    script = "import utils, torch\nfrom net import Net\ndef main():\n    utils.setup(1)\n    Net()\nmain()\n"
+    setup = """\
+import os, torch
+def setup(args):
+    if args.dist_on_itp:
+        pass
+    elif 'RANK' in os.environ:
+        args.gpu = 1
+    elif 'SLURM_PROCID' in os.environ:
+        args.gpu = args.rank % torch.cuda.device_count()
+    else:
+        return
+    torch.cuda.set_device(args.gpu)
+def main():
+    torch.cuda.synchronize()
+"""
+    net = "class Net:\n    def __init__(self):\n        self.to('cuda')\n"
+    what = 'torch.cuda.set_device in line 11 of utils.py, to("cuda") in line 3 of net.py'
+    assert f"train.py needs a GPU ({what}), and no host has one" in needs(script, utils=setup, net=net)
+    assert needs(script) == ""
+    assert needs("import utils\nif utils:\n    utils.setup()\n", utils=setup) == ""
+
+
+def test_what_needs_a_gpu_where_it_is_reached_is_listed_but_not_behind_a_condition_on_one() -> None:
+    text = """\
+import torch
+parser.add_argument("--device", default="cuda")
+for step in steps:
+    images = [image.cuda(non_blocking=True) for image in images]
+    if step % 10 == 0:
+        torch.cuda.synchronize()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    if not cuda:
+        continue
+    torch.cuda.synchronize()
+args.dist_backend = "nccl"
+args.gpu = rank % torch.cuda.device_count()
+scaler = torch.cuda.amp.GradScaler()
+def show(device):
+    if device == "cpu":
+        return
+    torch.cuda.synchronize()
+"""
+    uses = migration.find_uses(text.replace("\nargs.gpu", "\nif args:\n    args.gpu"), "a.py", KNOWN, LaunchLines())
+    reached = migration.POSSIBLE
+    assert [(use.line, use.name, use.of) for use in uses] == [
+        (2, "default=cuda", reached),
+        (4, ".cuda()", reached),
+        (6, "torch.cuda.synchronize", reached),
+        (12, "nccl", reached),
+        (14, "% torch.cuda.device_count()", reached),
+        (15, "torch.cuda.amp.GradScaler", "torch.cuda.amp"),
+    ]
+    assert "% torch.cuda.device_count() in line 13" in needs(text)
+
+
+def test_other_files_of_the_project_are_named_with_their_number_of_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "util").mkdir()
+    (tmp_path / "train.py").write_text("def main():\n    import util.misc\n    import old\n")
+    (tmp_path / "util/misc.py").write_text(
+        "import torch\nfrom util import data\nrank = 0 % torch.cuda.device_count()\n"
+    )
+    (tmp_path / "util/data.py").write_text("x.cuda()\nx.to('cuda')\n")
+    (tmp_path / "old.py").write_text("print 'of Python 2'\n")
+    monkeypatch.chdir(tmp_path)
+    lines = CliRunner().invoke(app, ["migrate", "train.py"]).stdout.splitlines()
+    assert lines[-2:] == ["util/misc.py, which it imports, has 1 place", "util/data.py, which it imports, has 2 places"]
 
 
 def test_an_accelerator_may_be_none_wherever_it_is_used() -> None:

@@ -1,5 +1,7 @@
 """The answers of ``accelerate`` and ``migrate``."""
 
+from collections.abc import Mapping
+
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.json_values import JsonRecord
 
@@ -31,8 +33,9 @@ class ScriptUse(JsonRecord):
 
 
 class MigrateAnswer(AnyAnswer):
-    """``migrate``: ``text`` is the report for people."""
+    """``migrate``: ``text`` is the report for people; ``imported`` the places in other files of the project."""
 
     file: str
     uses: tuple[ScriptUse, ...]
     text: str
+    imported: Mapping[str, int] = {}

@@ -1,14 +1,16 @@
 """Which directory tree of this machine a path belongs to, and what of it is left out."""
 
+import functools
 import hashlib
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path, PurePosixPath
 
-from ipexctl.act.inputs import expand_home, is_writable_by_all
+from ipexctl.act.inputs import expand_home, find_modules, is_writable_by_all, read_script
 from ipexctl.decide.planning.ignore import Ignored, compile_tree_ignore
+from ipexctl.decide.script_imports import Module
 from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
@@ -68,6 +70,18 @@ def find_project(source: str | Path, root: str | None, exclude: Iterable[str] = 
     if path != directory and current.is_relative_to(real) and not is_left_out(current, real, ignored):
         works = current
     return Project(top, "" if works == real else works.relative_to(real).as_posix(), True)
+
+
+def make_finder(beside: Path, project: Project) -> Callable[[str], list[Module]]:
+    """Returns what finds the files of a module beside the script or in the project."""
+    directories = [beside, *(project.root / path for path in project.list_import_paths())]
+    read = functools.cache(read_script)
+
+    def find(name: str) -> list[Module]:
+        files = find_modules(name, directories)
+        return [Module(os.path.relpath(file, project.root), of, read(file)[0]) for file, of in files]
+
+    return find
 
 
 def make_absolute(path: str | Path) -> Path:

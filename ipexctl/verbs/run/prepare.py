@@ -2,19 +2,18 @@
 
 A module of its own, imported while the hosts answer: nothing of it is needed before."""
 
-import functools
 import logging
 import os
 import posixpath
 import secrets
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from getpass import getuser
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import find_modules, read_script
+from ipexctl.act.inputs import read_script
 from ipexctl.act.run_control import make_busy_failure
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.transfer.send import hash_file
@@ -49,7 +48,7 @@ from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import list_flags, suggest_limit
-from ipexctl.verbs.files.project import Project
+from ipexctl.verbs.files.project import make_finder
 from ipexctl.verbs.files.sync import sync
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from ipexctl.verbs.run.programs import find_local_module, find_programs
@@ -111,8 +110,9 @@ def prepare_launch(
     notes = (*script_imports.describe_emptiness(text, str(script)), *notes)
     if task.keep and (task.resume == "auto" or task.restarts) and not request.resume:
         notes = (*describe_unread_checkpoint(str(script), task.args, text), *notes)
-    if not any(map(accelerate.has_accelerator, facts.values())):
-        notes = (*describe_gpu_needs(text, str(script), parse_rules(read_data("migrate.toml"))), *notes)
+    if script and not any(map(accelerate.has_accelerator, facts.values())):
+        find = make_finder(script.parent, request.project)
+        notes = (*describe_gpu_needs(text, str(script), parse_rules(read_data("migrate.toml")), find), *notes)
     if script and "PYTHONPATH" not in request.settings:
         notes = (*_check_imports(request, script, inventory.head, facts, places, context), *notes)
         paths = [request.project.root / path for path in request.project.list_import_paths()]
@@ -290,7 +290,7 @@ def _check_imports(
     if installed is None or installed.marker is None:
         return ()
     package = start.name.rpartition(".")[0] if start.kind == "module" else ""
-    module, find = script_imports.Module("", package, text), _make_finder(script.parent, project)
+    module, find = script_imports.Module("", package, text), make_finder(script.parent, project)
     imported = script_imports.find_doubtful_imports(module, own, installed.packages, table, find)
     if not imported:
         return ()
@@ -310,18 +310,6 @@ def _check_imports(
     return script_imports.describe_missing_modules(
         imported, name, table, head.name, accelerate.has_ipex(installed.packages)
     )
-
-
-def _make_finder(beside: Path, project: Project) -> Callable[[str], list[script_imports.Module]]:
-    """Returns what finds the files of a module beside the script or in the project."""
-    directories = [beside, *(project.root / path for path in project.list_import_paths())]
-    read = functools.cache(read_script)
-
-    def find(name: str) -> list[script_imports.Module]:
-        files = find_modules(name, directories)
-        return [script_imports.Module(os.path.relpath(file, project.root), of, read(file)[0]) for file, of in files]
-
-    return find
 
 
 def _make_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:
