@@ -63,6 +63,7 @@ class RunRemovedError(UsageError, _HeadLostError):
         others = advise("runs", text="runs that were watched from this machine are saved here:")
         hint = advise("replay", run, text="it is saved here:") if saved else others
         super().__init__(what, hint=hint, exit=Exit.STEP, code="no-run")
+        self.saved = saved
 
 
 def make_removed_error(run: str, runs: Path) -> RunRemovedError:
@@ -167,14 +168,25 @@ class RunWatcher:
             if ended is not None:
                 yield ended
                 return False
-            if isinstance(lost, UsageError):
-                raise lost
+            if isinstance(lost, RunRemovedError):
+                if lost.saved or not self.lost_at:
+                    raise lost
+                yield self._end_unobserved()
+                return False
             run = self.running.run
             since = f" since {format_time(self.lost_at, '%H:%M:%S')}" if self.lost_at else ""
             what = f"no answer{since} ({lost}); run {run} may still be running"
             hint = advise("attach", run, text="this looks again, and shows what the run did meanwhile:")
             yield e.HostFailed(Failure(self.head.host.name, Kind.LOST, what, hint, "watch"))
             return True
+
+    def _end_unobserved(self) -> e.RunEnded:
+        """Ends a run whose files went from the head while there was no connection to it."""
+        since = format_time(self.lost_at, "%H:%M:%S")
+        gone = f"{self.head.host.name} has none of its files since the connection was lost at {since}"
+        why = "the host started again with an empty disk, or another command watched the run to its end"
+        self.run_ended = e.RunEnded(self.running.run, "lost", f"{gone}: {why}")
+        return self.run_ended
 
     @property
     def successors(self) -> tuple[str, ...]:

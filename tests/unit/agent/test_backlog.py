@@ -8,7 +8,7 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.act.interrupts import Interrupts
-from ipexctl.act.run_control import REMOVED, OutputFrame
+from ipexctl.act.run_control import BACK, LOST, REMOVED, OutputFrame
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
@@ -88,6 +88,14 @@ def test_a_run_whose_files_another_command_removed_is_over(tmp_path: Path) -> No
     watcher, _, detached = watch(tmp_path, OVER, removed)
     assert watcher.run_ended is not None
     assert (watcher.run_ended.reason, detached) == ("done", False)
+
+
+def test_a_run_whose_files_went_with_the_connection_is_lost(tmp_path: Path) -> None:
+    """Its host may have started again with an empty disk: its hosts are searched as after any loss."""
+    watcher, events, detached = watch(tmp_path, OutputFrame(LOST, b"cut"), OutputFrame(BACK), OutputFrame(REMOVED))
+    assert watcher.run_ended is events[-1]
+    assert (watcher.run_ended.reason, detached) == ("lost", False)
+    assert watcher.run_ended.detail.startswith("node0 has none of its files since the connection was lost at ")
 
 
 class Rebooted(Scripted):
