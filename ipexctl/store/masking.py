@@ -37,7 +37,7 @@ SECRETS = "secrets.json"  # of a record
 _SHORT_TEXT, _CACHED_TEXTS = 200, 10_000  # characters of a text that is masked once only, and how many such texts
 _MIN_LENGTH = 6  # characters of a value: shorter ones are words that stand elsewhere, too
 _HELD_BACK_LIMIT = 1 << 12  # bytes that are held back as the beginning of a secret
-_VALUE_LIMIT = 1000  # values of a record that are looked for
+_VALUE_LIMIT, _SALT_LIMIT = 1000, 8  # values of a record that are looked for with one salt, and its salts
 _KEPT_BYTES = 1 << 20  # of a record's file of hashes
 _KEPT_COST, _KEPT_LIMIT = 512, 1024  # of one hash, in bytes that are hashed; and the most of these for a byte of text
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")  # may stand anywhere in what a rank prints
@@ -120,9 +120,10 @@ class Masker:
         with suppress(OSError, ValueError):
             with open_regular_file(directory / SECRETS) as file:
                 every = parse_json(tuple[KeptSecrets, ...], file.read(_KEPT_BYTES))
-            for kept in every:
-                usable = tuple(value for value in kept.values if len(value.head) == 2 and value.length >= _MIN_LENGTH)
-                self._kept.append(replace(kept, values=usable[:_VALUE_LIMIT]))
+            for kept in every[:_SALT_LIMIT]:
+                heads = ((value, len(value.head.encode("latin-1"))) for value in kept.values[:_VALUE_LIMIT])
+                usable = tuple(value for value, size in heads if size == 2 and value.length >= _MIN_LENGTH)
+                self._kept.append(replace(kept, values=usable))
                 self.changes += 1
             self._add_forms(())
 
@@ -147,7 +148,7 @@ class Masker:
         for value in self._values:
             data = data.replace(value, MASK)
         for kept in self._kept:
-            data = _mask_kept(data, kept)
+            data = _mask_kept(data, kept, _KEPT_LIMIT // len(self._kept))
         return mask_names(mask_forms(data)) if named else mask_forms(data)
 
     def mask_text(self, text: str) -> str:
@@ -260,10 +261,10 @@ def _list_init_fields(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind) if field.init) if is_dataclass(kind) else ()
 
 
-def _mask_kept(data: bytes, kept: KeptSecrets) -> bytes:
+def _mask_kept(data: bytes, kept: KeptSecrets, limit: int) -> bytes:
     """Text without the values of which there are hashes. Those of a stranger's record may be made to take for ever:
-    nothing is left of a text with which they would."""
-    spans, left = [], _KEPT_LIMIT * (len(data) + _HELD_BACK_LIMIT)
+    nothing is left of a text with which they would. ``limit`` in bytes that are hashed for one of the text."""
+    spans, left = [], limit * (len(data) + _HELD_BACK_LIMIT)
     for value in kept.values:
         head, at = value.head.encode("latin-1"), -1
         while (at := data.find(head, at + 1)) >= 0 and at + value.length <= len(data):

@@ -44,12 +44,18 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_strangers_hashes_do_not_hold_a_command(tmp_path: Path) -> None:
-    """Of a hash for each length, all of which begin as the text does."""
+    """Of a hash for each length, all of which begin as the text does; and of thousands of salts, with which every line
+    took a second."""
     values = [{"head": "aa", "length": 4000 + number, "hash": "0" * 24} for number in range(1000)]
     (tmp_path / SECRETS).write_text(json.dumps([{"salt": "x", "values": values}]))
     masker = Masker({})
     masker.add_kept(tmp_path)
     assert masker.mask_bytes(b"a" * 20_000) == b"***"
+    few = [{"salt": str(number), "values": [{**values[0], "length": 6}]} for number in range(10_000)]
+    (tmp_path / SECRETS).write_text(json.dumps(few))
+    masker.add_kept(tmp_path)
+    for number in range(200):
+        masker.mask_bytes(b"%d " % number + b"a" * 50)
 
 
 def test_the_host_is_told_which_of_its_values_are_secret() -> None:

@@ -259,7 +259,8 @@ def test_a_record_keeps_hashes_that_say_no_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data",
     [b"", b"{", b"[1]", b'[{"salt": "", "values": [{"head": "", "length": 9, "hash": "x"}]}]',
-     b'[{"salt": "", "values": [{"head": "ab", "length": -9, "hash": "x"}]}]'],
+     b'[{"salt": "", "values": [{"head": "ab", "length": -9, "hash": "x"}]}]',
+     '[{"salt": "", "values": [{"head": "\u4e2d\u4e2d", "length": 9, "hash": "x"}]}]'.encode()],
 )  # fmt: skip
 def test_damaged_hashes_add_nothing(tmp_path: Path, data: bytes) -> None:
     (tmp_path / SECRETS).write_bytes(data)
