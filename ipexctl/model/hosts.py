@@ -12,6 +12,7 @@ from ipexctl.model.errors import Origin
 from ipexctl.model.json_values import Record, field
 
 Stream = Literal["out", "err"]
+TAIL_LIMIT = 4096  # bytes at the end of an output that are read for a message
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?^-]*")
 
 
@@ -123,7 +124,7 @@ class Completed(Record):
 
     def get_tail(self, lines: int = 3) -> str:
         """Returns the last lines of its output (stderr, else stdout), for a message. Untrusted: show it escaped."""
-        output = (self.err if self.err.strip() else self.out).decode("utf-8", "replace").strip()
+        output = (self.err if self.err.strip() else self.out)[-TAIL_LIMIT:].decode("utf-8", "replace").strip()
         return "\n".join(output.splitlines()[-lines:])
 
 

@@ -17,7 +17,7 @@ from ipexctl.act.scripts import read_script
 from ipexctl.act.threads import STALL_TIMEOUT, StallTimer
 from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.events import Event, Progress
-from ipexctl.model.hosts import Command, Completed, Link, LinkError
+from ipexctl.model.hosts import TAIL_LIMIT, Command, Completed, Link, LinkError
 from ipexctl.model.text import format_size, printable
 from ipexctl.protocol.paths import PART, STATE
 
@@ -259,7 +259,7 @@ _MOVE_AWAY = f"on it, where no run goes on: mv ~/{STATE} ~/{STATE}.untrusted"
 
 def make_remote_error(link: Link, status: int, err: bytes) -> LinkError:
     """Returns what a script of ours says on its standard error: what is wrong and where, and what helps."""
-    lines = err.decode("utf-8", "surrogateescape").strip().splitlines()
+    lines = err[-TAIL_LIMIT:].decode("utf-8", "surrogateescape").strip().splitlines()
     if status == UNTRUSTED and lines:
         what = f"nothing of a run is executed: {printable(lines[-1], 400)}"
         return LinkError(Failure(link.host.name, Kind.STEP, what, _MOVE_AWAY, "untrusted"))

@@ -21,6 +21,7 @@ _SYSTEM = {
     "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "media", "mnt", "opt",
     "proc", "root", "run", "sbin", "srv", "sys", "tmp", "usr", "var",
 }  # fmt: skip
+_MANIFEST_ITEMS = 5_000_000  # commas of a manifest: a file has four, and a list of files at most 1,000,000
 _SHOWN_OBSTACLES = 20  # obstacles named in one failure
 _LARGE_TRANSFER = 100 << 20  # bytes for one host, from which on the user is warned before they are sent
 
@@ -149,6 +150,8 @@ def parse_remote_tree(data: bytes) -> RemoteTree:
 
 
 def _parse_manifest(data: bytes) -> Mapping[str, Any] | None:
+    if data.count(b",") > _MANIFEST_ITEMS:
+        return None
     try:
         manifest = json.loads(data)
     except (ValueError, RecursionError):

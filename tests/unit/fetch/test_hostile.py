@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from ipexctl.act.context import Context
+from ipexctl.act.transfer.send import make_remote_error
 from ipexctl.model.errors import Exit, Failure, UsageError
 from ipexctl.model.events import Ended, Event, HostFailed, Message
 from ipexctl.model.hosts import Command, Completed, Host, Inventory
 from ipexctl.model.tasks import Fetch
 from ipexctl.verbs.files.fetch import fetch
 from ipexctl.verbs.files.usage import show_usage
-from tests.fakes import FakeOpener
+from tests.fakes import FakeLink, FakeOpener
 
 
 def tar(*members: tuple[str, bytes, str]) -> bytes:
@@ -230,6 +231,17 @@ def test_more_files_than_can_be_listed_become_no_objects_here(tmp_path: Path) ->
     _, result = fetched(tmp_path, b"", b"/w\0" + b"\0" * 2_000_002)
     assert isinstance(result, Failure)
     assert result.what == "more files than can be listed"
+
+
+def test_only_the_last_words_of_a_script_become_lines_here() -> None:
+    """256 MiB of short lines took 6 GiB."""
+    done = Completed(3, b"", b"ab\n" * 1_000_000 + b"no space left\n")
+    tracemalloc.start()
+    failure = make_remote_error(FakeLink(Host("n0", "n0"), {}), done.status, done.err).failure
+    tail, (_, peak) = done.get_tail(1), tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (failure.code, tail) == ("no-space", "no space left")
+    assert peak < 3 * len(done.err)
 
 
 @pytest.mark.parametrize("place", [b"wheels " + b"9" * 4000, b"wheels -1", b"\x1b[2J 1", b"wheels"])

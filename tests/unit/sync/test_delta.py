@@ -213,7 +213,9 @@ def test_half_a_list_makes_no_sense(data: bytes) -> None:
         b"[]",
         b'{"ipexctl": 99, "files": {}}',
         b"[" * 100_000,
+        b'{"ipexctl": 1, "files": {"a": [' + b"[]," * 6_000_000 + b"[]]}}",  # gigabytes, as values
     ],
+    ids=range(8),
 )
 def test_a_damaged_mark_counts_as_none(mark: bytes) -> None:
     assert parse_remote_tree(b"/p\0mark\0" + mark + b"\0").manifest is None
