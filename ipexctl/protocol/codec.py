@@ -8,7 +8,7 @@ from typing import Any, Dict, Generic, List, NamedTuple, Tuple, Type, TypeVar, U
 T = TypeVar("T")
 MESSAGE_LIMIT = 4 << 20  # bytes of one message, record or frame, whoever sends it
 _EXACT_FLOAT_LIMIT = 1 << 53  # from here on a float is no longer the number it was, and no clock has it
-_INTEGER_LIMIT = 1 << 64  # no size, time or count has more; a float of it may be none
+_INTEGER_LIMIT = 1 << 63  # no size, time or count has more; a float of it may be none, and C has no such number
 KIND = "kind"  # the key of each object that names its type: the class's name
 _resolve_hints = lru_cache(maxsize=None)(typing.get_type_hints)
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from itertools import chain
 
 from ipexctl.act.context import Context
-from ipexctl.act.sessions import Session
+from ipexctl.act.sessions import RemoteError, Session
 from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, find_slow_links, pick_target, plan_connections
 from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import NETWORK_FILE_SYSTEMS, Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import printable
-from ipexctl.protocol.session import Attempts, ConnectionAttempt, Nothing, Ports, SeenMarkerFiles
+from ipexctl.protocol.session import MALFORMED, Attempts, ConnectionAttempt, Nothing, Ports, SeenMarkerFiles
 from ipexctl.verbs.doctor.host_sessions import HostSessions, find_pythons
 
 _ATTEMPT_TIMEOUT = 3.0  # seconds until an attempt counts as not answered
@@ -41,6 +41,8 @@ def check_network(
 
     def open_port(host: str, session: Session) -> Ports:
         ports = session.call("listen", Ports, address=choices[host].address, token=token)
+        if not all(0 < port < 1 << 16 for port in ports):
+            raise RemoteError(MALFORMED, "unexpected response from the host to listen", {})
         if shareable[host]:
             name = _name_marker_file(token, host)
             session.call("leave_marker_file", Nothing, directories=shareable[host], name=name)
@@ -53,7 +55,7 @@ def check_network(
             for other in others
         ]
         answer = session.call("try_targets", Attempts, targets=targets, patience=_ATTEMPT_TIMEOUT, token=token, mtu=mtu)
-        return [_build_pair(host, attempt) for attempt in answer.attempts]
+        return [_build_pair(host, attempt) for attempt in answer.attempts if attempt.host in others]
 
     def try_others(host: str, session: Session) -> tuple[list[Pair], _MarkerFiles]:
         mtus = [card.mtu for card in facts[host].interfaces if card.name == choices[host].name and card.mtu]

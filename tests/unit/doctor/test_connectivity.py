@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ipexctl.act.context import Context
 from ipexctl.act.sessions import load_session_program
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
 from ipexctl.decide.checks.connectivity import (
@@ -21,7 +22,11 @@ from ipexctl.decide.checks.connectivity import (
     plan_connections,
 )
 from ipexctl.decide.checks.network import choose_interfaces
-from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.hosts import Command, Completed, Host, Inventory
+from ipexctl.protocol.session import KINDS as SESSION_MESSAGES
+from ipexctl.protocol.session import Attempts, ConnectionAttempt, Done, Ports, Ready, SeenMarkerFiles
+from ipexctl.verbs.doctor.network_check import check_network
+from tests.fakes import FakeOpener
 from tests.unit.doctor.test_findings import TABLE, healthy
 
 NAMES = ("a", "b", "c", "d")
@@ -225,3 +230,28 @@ def test_marker_files_are_seen_by_others_and_gone_at_the_end(program: Program, t
     assert seen == {str(tmp_path): [".mark-b"]}
     assert other.end() == 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("ports", "tried", "untried"),
+    [(Ports(1, 2), "x", {}), (Ports(1, 70_000), "a", {"b": "unexpected response from the host to listen"})],
+)
+def test_a_host_that_lies_ends_no_check(tmp_path: Path, ports: Ports, tried: str, untried: dict[str, str]) -> None:
+    """A host that was not asked for, and a port that no other host can try."""
+    attempts = {"a": Attempts([ConnectionAttempt("b")]), "b": Attempts([ConnectionAttempt(tried, "no answer")])}
+
+    def answer(host: Host, _: Command) -> Completed:
+        answers = [ports if host.name == "b" else Ports(1, 2), attempts[host.name], SeenMarkerFiles({})]
+        messages: list[Any] = [Ready(), *map(Done, answers)]
+        return Completed(0, b"".join(SESSION_MESSAGES.write(message) + b"\n" for message in messages))
+
+    hosts = Inventory((Host("a", "a"), Host("b", "b")))
+    context = Context(FakeOpener(answer), tmp_path / "state", tmp_path / "cache")
+    check = check_network(hosts, {name: healthy(n) for n, name in enumerate("ab", 1)}, context)
+    try:
+        while True:
+            next(check)
+    except StopIteration as end:
+        report = end.value
+    assert {pair.target for pair in report.pairs} <= {"a", "b"}
+    assert report.untried == untried
