@@ -251,6 +251,14 @@ def test_the_first_unreadable_record_is_reported_at_once_and_their_number_at_the
     assert list(log.end()) == []
 
 
+def test_an_end_for_a_reason_that_is_not_known_is_none() -> None:
+    """A run was called done by it, and its record could not be read."""
+    log = JournalReader(NONCE, RUNNING)
+    ends: list[journal.Record] = [journal.RunEnd("r1", "fine"), journal.AttemptEnded("\x1b[2J", "", 1, 2)]
+    [warning] = [event for end in ends for event in log.read(frames.JOURNAL, journal.encode_record(end))]
+    assert (describe(warning)[2], log.over, log.unreadable) == ("journal", None, 2)
+
+
 def framed(rank: int, data: bytes) -> bytes:
     return b"".join(frames.split_into_frames(frames.build_head(NONCE, rank), "o", data))
 

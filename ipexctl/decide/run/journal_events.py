@@ -19,6 +19,7 @@ from ipexctl.protocol.codec import MESSAGE_LIMIT, Unreadable
 from ipexctl.protocol.journal import Record
 
 Events = Generator[e.Event, None, None]
+_REASONS = {reason for name, reason in vars(journal.Reason).items() if name.isupper()}
 _TIME_STEP = 1.0  # seconds at least between two times of earlier output: a run of weeks has samples by the million
 _TIME_STEPS = 12  # of these between two samples, at most
 
@@ -122,7 +123,7 @@ class JournalReader:
             record = self._waiting[0]
             if isinstance(record, journal.Launched) and record.out > self._read_output and not ended:
                 break
-            yield from self._read_record(self._check_rank(self._waiting.popleft()))
+            yield from self._read_record(self._check_record(self._waiting.popleft()))
 
     def release_lines(self, ended: bool = False) -> Events:
         """Lines without an end that have not grown since the last call (to be called about once a second), or all."""
@@ -154,10 +155,12 @@ class JournalReader:
             return e.LauncherOutput(stream, data)
         return e.Output(rank, self._running.hosts[rank], stream, data, not data.endswith(b"\n"), self._written)
 
-    def _check_rank(self, record: Record | Unreadable) -> Record | Unreadable:
-        """A record of a rank that the run does not have is none."""
+    def _check_record(self, record: Record | Unreadable) -> Record | Unreadable:
+        """A record of a rank that the run does not have is none, nor is an end for a reason that is not known."""
         ranks = getattr(record, "ranks", [getattr(record, "rank", 0)])
         known = all(0 <= rank < len(self._running.hosts) for rank in ranks)
+        if isinstance(record, journal.RunEnd | journal.AttemptEnded) and record.reason not in _REASONS:
+            return Unreadable(type(record).__name__, "of an unknown reason")
         return record if known else Unreadable(type(record).__name__, f"of rank {ranks}")
 
     def _begin_attempt(self, launched: journal.Launched) -> Events:
