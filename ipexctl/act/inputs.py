@@ -186,7 +186,9 @@ def _decode_utf8(data: bytes, shown: str) -> str:
 def _warn_about_mode(path: Path, mode: int, shown: str) -> tuple[str, ...]:
     warnings = []
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        warnings.append(f"{shown} can be written by others (mode {stat.S_IMODE(mode):04o}): chmod go-w {shown}")
+        warnings.append(
+            f"{shown} can be written by others (mode {stat.S_IMODE(mode):04o}): chmod go-w {shlex.quote(shown)}"
+        )
     if is_writable_by_all(path.parent):
         warnings.append(f"{shown} lies in a directory that everyone can write to")
     return tuple(warnings)

@@ -76,7 +76,8 @@ def prepare_parts(
             known = _DOCUMENTS.fullmatch(name) or _OBJECTS.fullmatch(name)
             if not known and not (_PRINTED.fullmatch(name) and with_output):
                 printed = _PRINTED.fullmatch(name)
-                left_out.append(LeftOutPart(name, "what ranks printed: --with-output" if printed else "not needed"))
+                why = "what ranks printed: --with-output" if printed else "not needed"
+                left_out.append(LeftOutPart(printable(name, 200), why))
                 continue
             time = int(os.fstat(file.fileno()).st_mtime)
             latest = max(latest, time)

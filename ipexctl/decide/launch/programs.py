@@ -1,6 +1,7 @@
 """What a run starts on its hosts: a Python file, a module, another file, or a program by its name."""
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Literal
@@ -126,7 +127,7 @@ def parse_file(name: str, data: bytes, executable: bool, args: tuple[str, ...]) 
     if b"\0" in data:
         if executable:
             return Start("file", name, args, (), False)
-        raise UsageError(f"{shown} is a program without the x bit", hint=f"chmod +x {shown}")
+        raise UsageError(f"{shown} is a program without the x bit", hint=f"chmod +x {shlex.quote(shown)}")
     text = data.decode("utf-8", "replace")
     if text.strip() and not parse_script(text).body:
         reasons = ["it is not called .py, has no #! line and is no Python"]

@@ -75,15 +75,15 @@ def test_the_program_of_a_first_line_is_known_before_the_start(line: str, progra
 @pytest.mark.parametrize(
     ("data", "executable", "sentence"),
     [
-        (b"echo a; if true; then echo; fi\n", True, "a does not say what starts it"),
-        (b"\x7fELF\0", False, "a is a program without the x bit"),
+        (b"echo a; if true; then echo; fi\n", True, "a b does not say what starts it"),
+        (b"\x7fELF\0", False, "a b is a program without the x bit"),
     ],
 )
 def test_a_file_that_does_not_say_what_starts_it_is_refused(data: bytes, executable: bool, sentence: str) -> None:
     with pytest.raises(UsageError) as refused:
-        parse_file("a", data, executable, ())
+        parse_file("a b", data, executable, ())
     assert refused.value.sentence == sentence
-    assert refused.value.hint
+    assert refused.value.hint in ("begin it with a line such as #!/bin/sh", "chmod +x 'a b'")
 
 
 def test_a_shell_script_without_a_first_line_is_answered_with_the_command_that_starts_it() -> None:

@@ -111,12 +111,12 @@ def test_other_encodings_are_named(tmp_path: Path, data: bytes, why: str) -> Non
 
 
 def test_files_that_others_can_write_are_warned_about(tmp_path: Path) -> None:
-    path = tmp_path / "hosts"
+    path = tmp_path / "$(date)"
     path.write_text("n1")
     path.chmod(0o600)
     assert read_input(path).warnings == ()
     path.chmod(0o664)
-    assert "can be written by others (mode 0664): chmod go-w" in read_input(path).warnings[0]
+    assert f"can be written by others (mode 0664): chmod go-w '{path}'" in read_input(path).warnings[0]
     path.chmod(0o600)
     tmp_path.chmod(0o777)
     assert "directory that everyone can write to" in read_input(path).warnings[0]

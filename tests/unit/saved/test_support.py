@@ -129,6 +129,7 @@ def test_links_are_left_out(runs: Path, saved: Path, tmp_path: Path) -> None:
     (other / "0.out").write_text("of others")
     (saved / "debug.log").unlink()
     (saved / "debug.log").symlink_to(other / "0.out")
+    (saved / "x\n  12  0  events.jsonl").touch()
     for path in (saved / "ranks").iterdir():
         path.unlink()
     (saved / "ranks").rmdir()
@@ -137,7 +138,9 @@ def test_links_are_left_out(runs: Path, saved: Path, tmp_path: Path) -> None:
     members = unpack(tmp_path / "k7.tar.gz")
     assert "debug.log" not in members
     assert b"of others" not in b"".join(members.values())
-    assert {left.name: left.why for left in answer.left_out}["debug.log"] == "not a regular file"
+    left_out = {left.name: left.why for left in answer.left_out}
+    assert left_out["debug.log"] == "not a regular file"
+    assert left_out["x\\x0a  12  0  events.jsonl"] == "not needed", "one line"
 
 
 def test_a_hole_in_the_record_of_somebody_else_is_the_end_of_its_file(runs: Path, saved: Path, tmp_path: Path) -> None:
