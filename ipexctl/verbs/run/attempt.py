@@ -41,7 +41,7 @@ class LaunchAttempt:
             self.run_dirs,
             self.task.detach,
             self.task.stop_on_nan,
-            self.task.ready is not None,
+            self.task.ready or "",
             self.task.on_split == "wait",
             timings=spec.timings,
             profile=spec.profile,

@@ -18,7 +18,7 @@ from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind,
 from ipexctl.model.hosts import Link, LinkError
 from ipexctl.model.launch import Running
 from ipexctl.model.profile import Profile
-from ipexctl.model.text import format_size, format_time, printable
+from ipexctl.model.text import format_size, format_time, join_names, printable
 from ipexctl.protocol import frames
 from ipexctl.protocol.journal import PACE
 from ipexctl.protocol.messages import Inspect, KillRun, RequestStacks, StopRun, Vote
@@ -29,6 +29,7 @@ from ipexctl.verbs.run.replay import find_saved_run
 
 _SWEEP_TRIES = 3  # tries to look for what is left on a host of a run that ended well
 _RESAMPLE_INTERVAL = 60.0  # seconds until the ranks of a slow run are asked again where they stand; then twice as many
+_READY_PATIENCE = 10.0  # seconds until processes that are not ready are named; then twice as many
 _STACK_LIMIT = 512  # stacks that are asked for in all, within the next
 _MIN_SAMPLES, _MAX_SAMPLES = 4, 12
 _SUCCESSOR_POLL = 5.0  # seconds between two looks for a host that has taken the place of a head that does not answer
@@ -93,7 +94,7 @@ class RunWatcher:
     run_dirs: Mapping[str, RemoteRunDir]
     detach: bool = False
     stop_on_nan: bool = False
-    ready: bool = False
+    ready: str = ""  # the sign
     votes: bool = False  # for one host, whose half of a split run goes on
     elected: str = ""  # that host: no other one gets a vote, for nobody knows what has become of the first one
     run_ended: e.RunEnded | None = None
@@ -119,6 +120,8 @@ class RunWatcher:
     traces: str | None = None  # directory of the ranks' traces
     follower: RunFollower | None = None  # begun ahead of what reads its frames
     started: float = 0.0  # Unix seconds: when the run was, where another command did that
+    awaited: float = 0.0  # monotonic: since when a run to detach from is to get ready
+    patience: float = _READY_PATIENCE  # seconds until that is told
 
     @property
     def head(self) -> RemoteRunDir:
@@ -274,6 +277,7 @@ class RunWatcher:
                     if (yield from self._follow_successor(0.0)):
                         return False
                 self._sample_slow_run()
+                yield from self.report_unready(journal)
                 if self._is_leaving or self._may_leave(journal):
                     return True
         return False
@@ -281,6 +285,20 @@ class RunWatcher:
     def _may_leave(self, journal: JournalReader) -> bool:
         up = not self.ready or len(journal.ready) == len(self.running.hosts)
         return self.detach and ((journal.launched and up) or journal.waiting)
+
+    def report_unready(self, journal: JournalReader) -> e.Workflow[None]:
+        """Tells which ranks keep a run to detach from on the screen, each time after twice as long."""
+        if not (self.detach and self.ready and journal.launched) or journal.over is not None:
+            return
+        self.awaited = self.awaited or time.monotonic()
+        if time.monotonic() < self.awaited + self.patience:
+            return
+        self.patience *= 2
+        hosts = self.running.hosts
+        others = [f"rank {rank} on {host}" for rank, host in enumerate(hosts) if rank not in journal.ready]
+        have = "has" if len(others) == 1 else "have"
+        text = f"{len(journal.ready)} of {len(hosts)} ready: {join_names(others, 4)} {have} not given the sign"
+        yield e.Message(f"{text} {printable(self.ready, 100)!r} (waiting; Ctrl-C ends the run)", code="unready")
 
     def _read_frames(self, *, once: bool = False, samples: bool = True) -> Generator[OutputFrame | None, None, None]:
         """The frames of the run's files, up to the last; None where there was none for a moment."""

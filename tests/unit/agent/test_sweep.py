@@ -8,8 +8,9 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.act.run_dir import RemoteRunDir
+from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model.errors import Failure, Kind
-from ipexctl.model.events import CleanupChecked, RunEnded
+from ipexctl.model.events import CleanupChecked, Message, RunEnded
 from ipexctl.model.hosts import Command, Completed, Host, LinkError
 from ipexctl.model.launch import Running
 from ipexctl.protocol.messages import KINDS, ProcessesLeft
@@ -17,6 +18,25 @@ from ipexctl.verbs.run.watch import RunWatcher
 from tests.fakes import FakeOpener
 
 HOSTS = {name: RemoteRunDir(Host(name, name), f"/root/runs/r1-{name}", "python3") for name in "ab"}
+
+
+def test_ranks_that_a_run_to_detach_from_waits_for_are_named_again_and_again(tmp_path: Path) -> None:
+    running = Running("r1", "a", ("a", "b", "b"), {}, "serve.py", "serve.py")
+    watcher = RunWatcher(
+        Context(FakeOpener(lambda *_: Completed(0)), tmp_path, tmp_path), running, "nonce", HOSTS, True
+    )
+    journal = JournalReader("nonce", running)
+    watcher.ready, watcher.patience, journal.ready = "up", 0.0, {1}
+    assert [*watcher.report_unready(journal)] == [], "mpirun has not started"
+    journal.launched = True
+    text = "1 of 3 ready: rank 0 on a, rank 2 on b have not given the sign 'up' (waiting; Ctrl-C ends the run)"
+    assert [*watcher.report_unready(journal)] == [Message(text, code="unready")]
+    watcher.patience, journal.ready = 60.0, {1, 2}
+    assert [*watcher.report_unready(journal)] == []
+    watcher.awaited -= 61.0
+    [message] = watcher.report_unready(journal)
+    assert "2 of 3 ready: rank 0 on a has not given" in str(message)
+    assert watcher.patience == 120.0
 
 
 @pytest.mark.parametrize(
