@@ -393,6 +393,11 @@ def test_an_early_stall_is_one_where_a_rank_has_ended_that_others_wait_for_in_th
     compared = next(event for event in events if isinstance(event, e.StallCompared))
     assert compared.ranks == (1,)
     assert compared.places[0].line == "early.py:6"
+    again = (early._replace(early=False, seconds=30.0), stack, journal.InquiryEnded())
+    events = read(ended, waits, early, stack, journal.InquiryEnded(), *again)
+    *_, warning, last = (event for event in events if isinstance(event, e.Message))
+    assert describe(warning)[3] == words
+    assert describe(last)[3].startswith("the ranks stand where they stood\n"), "it does not name rank 1 once more"
     for others in (
         [waits._replace(rank=1), ended],
         [ended._replace(status=3)],

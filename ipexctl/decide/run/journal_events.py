@@ -41,6 +41,7 @@ class JournalReader:
         self._compared: list[str] = []  # what was last reported of the stall
         self._failure = ""  # how the rank ended that failed first in this attempt
         self._positions: dict[int, frozenset[tuple[str, int, bool]]] = {}  # of ranks, at the last look
+        self._absent: tuple[int, ...] = ()  # ranks that have ended and are waited for, as the last alarm names them
         self._requested = self._alarmed = False  # why the inquiry under way was begun
         self._sampling = False  # it is for a run that has become slow, and nothing else
         self._rendezvous: dict[int, rank_records.RankRendezvous] = {}  # of ranks that meet elsewhere than was planned
@@ -329,7 +330,8 @@ class JournalReader:
             yield e.PlacesSampled(places)
             return
         stalled = {stack.rank for stack in self._stacks}
-        lines = [] if early else [*filter(None, [self._describe_missing(stalled)])]
+        named = self._alarmed and self._find_missing(stalled) == self._absent
+        lines = [] if named else [*filter(None, [self._describe_missing(stalled)])]
         lines += stack_traces.format_comparison(groups, len(stalled))
         lines += stack_traces.describe_errors(self._stacks)
         lines += collectives.describe_collectives(self._stacks)
@@ -370,6 +372,7 @@ class JournalReader:
         hosts, hopeless = self._running.hosts, self._find_hopeless(stall.ranks)
         text = stack_traces.describe_stall(stall, hosts, hopeless=bool(hopeless), ended=sorted(self._well))
         text = self._describe_missing(stall.ranks) or text
+        self._absent = self._find_missing(stall.ranks)
         self._stall, self._alarmed = stall, True
         self._stacks = self._stacks if self._requested else []
         yield stall
