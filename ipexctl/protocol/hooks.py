@@ -15,6 +15,7 @@ STACKS = ".stacks"  # ranks/<rank>.stacks: what faulthandler wrote
 ASK = ".ask"  # ranks/<rank>.<pid>.ask: a pipe; whoever opens it has this process append a line to the rank's STACKS:
 COLLECTIVES = "Collectives: "  # and, as JSON, the last one of each process group; null: it has left them all
 RAISED = "Raised: "  # a line beside these: as JSON, an exception of the process
+STACK_LIMIT = 1 << 15  # bytes kept of one answer of a process
 # Real-time signals to which a rank's Python answers with the stacks of all threads. A thread takes the first when it
 # has Python's lock: stacks of threads that go on meanwhile are freed memory, and reading them may end the process. The
 # second is for a process in which another one keeps the lock, and stands still: it answers at once.

@@ -53,7 +53,7 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     report = own if "error" in own else _read_elastic_error(elastic) or of_helper
     trace = str(report.get("traceback", ""))[-TRACEBACK_LIMIT:]
     if end.signal in CRASHES and not trace:  # torch's threads may abort at the exit after an exception
-        stacks = procs.read_file(base + STACKS)[-TRACEBACK_LIMIT:].decode("utf-8", "replace")
+        stacks = procs.read_tail(base + STACKS, TRACEBACK_LIMIT).decode("utf-8", "replace")
         _, fatal, stacks = stacks.rpartition("Fatal Python error")  # so begin faulthandler's last words
         trace = fatal and fatal + stacks
     line = kernel.find_death_line(pid) if end.signal else ""

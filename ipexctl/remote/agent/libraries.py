@@ -8,6 +8,7 @@ from typing import List, Tuple
 from ipexctl.protocol import hooks, paths
 from ipexctl.remote.agent import procs
 
+LIST_LIMIT, LIBRARY_LIMIT = 1 << 16, 1 << 28  # bytes that are read of the list, and of a library
 _KINDS = {"ccl": "oneCCL", "mpi": "MPI", "fabric": "libfabric", "iomp5": "OpenMP", "omp": "OpenMP", "gomp": "OpenMP"}
 _VERSIONS = {
     "oneCCL": re.compile(rb"\bGold-(\d[\d.]*\d)"),
@@ -20,10 +21,10 @@ def list_loaded_libraries(directory: str, rank: int) -> "List[Tuple[str, str, st
     """From what the rank's own Python has noted; empty where it has not."""
     found = []
     name = os.path.join(directory, paths.RANKS, "%d%s" % (rank, hooks.LIBRARIES))
-    for path in os.fsdecode(procs.read_file(name)).split("\n")[:20]:
+    for path in os.fsdecode(procs.read_tail(name, LIST_LIMIT)).split("\n")[:20]:
         kind = _KINDS.get(os.path.basename(path)[3:].replace("-", ".").split(".")[0])
         if kind and os.path.isfile(path):
-            match = _VERSIONS[kind].search(procs.read_file(path)) if kind in _VERSIONS else None
+            match = _VERSIONS[kind].search(procs.read_tail(path, LIBRARY_LIMIT)) if kind in _VERSIONS else None
             found.append((kind, path, match.group(1).decode() if match else ""))
     return found
 

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import Dict, Iterator, NamedTuple, Optional, Tuple
 
-from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_REQUEST, STACKS_SIGNAL
+from ipexctl.protocol.hooks import RANKS, STACK_LIMIT, STACKS, STACKS_REQUEST, STACKS_SIGNAL
 from ipexctl.protocol.rank_records import Memory
 from ipexctl.remote.agent import procs, stack_traces
 
@@ -19,7 +19,6 @@ STACKS_LEAD = 3.0  # seconds until memory would run out: its stacks are requeste
 DENSE_SAMPLING_LEAD = 15.0  # seconds until then: it is measured often
 REQUEST_INTERVAL = 1.0  # seconds between two requests
 REQUEST_LIMIT = 50  # requests to one rank
-ANSWER_LIMIT = 1 << 15  # bytes read of an answer
 PAGE = os.sysconf("SC_PAGE_SIZE")
 UNLIMITED = 1 << 60  # bytes: what version 1 of control groups shows where there is no limit is more
 
@@ -67,7 +66,7 @@ class MemoryWatch:
         """Returns the last stacks that the rank wrote on request; "" where it wrote none."""
         if self.offset < 0:
             return ""
-        return procs.read_file(self.path)[self.offset :][:ANSWER_LIMIT].decode("utf-8", "replace")
+        return procs.read_tail(self.path, STACK_LIMIT, self.offset).decode("utf-8", "replace")
 
 
 def read_resident(pid: int) -> int:

@@ -37,16 +37,27 @@ class Process(NamedTuple):
 
 def read_file(path: str) -> bytes:
     """Returns a file's bytes; none where there is no such file, or it may not be read."""
-    try:
+    with suppress(OSError):
         fd = os.open(path, os.O_RDONLY)  # half the time of a file object, and a search of /proc reads hundreds
-    except OSError:
-        return b""
-    try:
-        return b"".join(iter(lambda: os.read(fd, _PIECE), b""))
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
+        try:
+            return b"".join(iter(lambda: os.read(fd, _PIECE), b""))
+        finally:
+            os.close(fd)
+    return b""
+
+
+def read_tail(path: str, size: int, begin: int = 0) -> bytes:
+    """Returns the last bytes of a file that a rank writes, which may have no end: at most so many of those behind
+    ``begin``."""
+    with suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            end = os.fstat(fd).st_size
+            begin = max(begin, end - size)
+            return os.pread(fd, end - begin, begin)
+        finally:
+            os.close(fd)
+    return b""
 
 
 def read_age(path: str) -> float:

@@ -10,13 +10,22 @@ import time
 from contextlib import suppress
 from typing import Dict, Iterator, List, Tuple
 
-from ipexctl.protocol.hooks import ASK, ERROR, RAISED, RANKS, STACKS, STACKS_REQUEST, STACKS_SIGNAL, THREAD_ERROR
+from ipexctl.protocol.hooks import (
+    ASK,
+    ERROR,
+    RAISED,
+    RANKS,
+    STACK_LIMIT,
+    STACKS,
+    STACKS_REQUEST,
+    STACKS_SIGNAL,
+    THREAD_ERROR,
+)
 from ipexctl.protocol.rank_records import RankStack
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, procs
 
 PROCESS_LIMIT = 8  # processes of one rank that are asked
-STACK_LIMIT = 1 << 15  # bytes kept of one answer of a process
 QUIET_SECONDS = 0.2  # seconds without growth after which stacks are complete
 
 
@@ -125,9 +134,9 @@ def _collect_answers(
             break
     texts: Dict[str, str] = {}
     for path in asked:
-        data = procs.read_file(path)[before[path] :]
-        before[path] += len(data)
-        texts[path] = data[-STACK_LIMIT:].decode("utf-8", "replace")  # the main thread is the last one
+        # The main thread is the last one.
+        texts[path] = procs.read_tail(path, STACK_LIMIT, before[path]).decode("utf-8", "replace")
+        before[path] = _get_size(path)
     return texts
 
 

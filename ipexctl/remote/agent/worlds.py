@@ -244,6 +244,8 @@ class Worlds:
         @quietly
         def append_line() -> None:
             last = sorted(list_collectives(), key=lambda collective: collective["done"])[:GROUPS]
+            while len(json.dumps(last)) > names.STACK_LIMIT // 2:  # of many ranks: no more of it would be kept
+                last.pop()
             lines = names.COLLECTIVES + json.dumps(last if sys.modules[C10D].is_initialized() else None) + "\n"
             handled = describe_handled_error(threading.main_thread().ident)
             if handled:

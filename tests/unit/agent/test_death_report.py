@@ -12,7 +12,7 @@ import pytest
 
 from ipexctl.act import agent
 from ipexctl.protocol.rank_records import RankEnded
-from ipexctl.remote.agent import death_report
+from ipexctl.remote.agent import death_report, procs
 
 STACKS = "Current thread\nFatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n  <no Python frame>\n"
 
@@ -32,6 +32,16 @@ def reported(ranks: Path, number: int = signal.SIGABRT, pid: int = 1) -> RankEnd
 def test_a_crash_is_reported_with_the_stacks_it_left(ranks: Path) -> None:
     assert reported(ranks).traceback.startswith("Fatal Python error: Aborted")
     assert reported(ranks).error == ""
+
+
+def test_stacks_of_any_size_take_no_memory(ranks: Path) -> None:
+    """A hole of a terabyte before them was read."""
+    with (ranks / "3.stacks").open("r+") as file:
+        file.seek(1 << 40)
+        file.write(STACKS)
+    assert reported(ranks).traceback.startswith("Fatal Python error: Aborted")
+    os.mkfifo(ranks / "pipe")
+    assert procs.read_tail(str(ranks / "pipe"), 9) == b""
 
 
 def test_an_exception_is_reported_although_the_process_aborted_at_its_exit(ranks: Path) -> None:

@@ -170,6 +170,13 @@ def test_a_rank_that_has_joined_others_tells_its_last_collectives_when_asked(tmp
     assert parse_main_thread("\n".join(stacks))[0].function == "<module>"
 
 
+def test_the_last_collectives_of_many_ranks_are_those_that_an_answer_has_room_for(tmp_path: Path) -> None:
+    """A line of 32 KiB and more was cut, and nothing of it was known."""
+    many = "c10d._world.pg_group_ranks[ours] = dict.fromkeys(range(10000))"
+    line, *_ = ask(tmp_path, f"{TORCH}\n{many}\n{JOINS}\ntime.sleep(1000)\n", COLLECTIVES)
+    assert [group["group"] for group in json.loads(line.removeprefix(COLLECTIVES))] == ["0"]
+
+
 def test_a_rank_that_has_left_its_groups_says_so(tmp_path: Path) -> None:
     script = f"{TORCH}\nc10d._world.pg_names.clear()\n{JOINS}time.sleep(1000)\n"
     assert f"{COLLECTIVES}null" in ask(tmp_path, script, COLLECTIVES)
