@@ -2,6 +2,7 @@
 
 import json
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ _VARYING = {
     "ROLE_WORLD_SIZE": "world_size",
 }
 # What the launcher's proxy sees of the ranks' environment, and so processes that ranks spawn by MPI.
-_PROXY_NAMES = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "FI_", "UCX_", "OMP_", "MPI4PY_")
+_PROXY_NAMES = re.compile("PATH|LD_LIBRARY_PATH|HOME|LANG|(FI_|UCX_|OMP_|MPI4PY_).*")
 
 
 class Identity(NamedTuple):
@@ -87,7 +88,7 @@ def build_run_specs(
             env=env,
             ranks={place.rank: _make_rank_spec(place, launch.membind) for place in node.ranks},
             proxy_env={
-                **{name: env[name] for name in env if name.startswith(_PROXY_NAMES) and env[name]},
+                **{name: env[name] for name in env if _PROXY_NAMES.fullmatch(name) and env[name]},
                 **node.proxy_env,
                 paths.RUN_ENV: launch.run,
                 paths.NODE_ENV: f"{launch.run}:{node.label}",

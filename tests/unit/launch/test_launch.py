@@ -598,6 +598,13 @@ def test_secrets_are_neither_in_the_plan_nor_in_its_json() -> None:
     assert two.public().hosts["node0"].env["TOKEN"] == PlannedVariable("(secret)", "--pass-env")
 
 
+def test_the_launchers_proxy_gets_no_variable_whose_name_only_begins_like_one_of_its_own() -> None:
+    asked = {"HOME_TOKEN": Setting("hunter2", "--pass-env", secret=True), "UCX_TLS": Setting("tcp", "--env")}
+    for spec in reported(launch(asked=asked)).values():
+        assert spec.proxy_env.get("UCX_TLS") == "tcp"
+        assert "HOME_TOKEN" not in spec.proxy_env
+
+
 def test_no_word_of_the_plan_can_reach_the_terminal_as_a_control_code() -> None:
     two = launch(asked={"EVIL": Setting("\x1b[2J", "--env")})
     assert all(c.isprintable() or c == "\n" for c in str(two))
