@@ -195,7 +195,7 @@ while True:
 def test_a_rank_that_holds_pythons_lock_is_seen(tmp_path: Path) -> None:
     """As in a regular expression: it tells of no collectives, and is given the time for its stacks all the same."""
     with start_rank(tmp_path, RANK.partition('print("ready"')[0] + HOLDS) as rank:
-        assert collect(tmp_path, stacks=0.01, node_lease=30.0)[rank.pid].text == "the stacks"
+        assert collect(tmp_path, stacks=0.01, node_lease=300.0)[rank.pid].text == "the stacks"
 
 
 THREAD = """
