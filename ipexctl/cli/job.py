@@ -144,7 +144,7 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
 
         check_form(task, flags.emit)
     others = task.module or task.program or not task.script.endswith(".py")  # whose own options may have these names
-    misplaced = [] if others else _find_misplaced_options(ctx, task.args)
+    misplaced = [] if others else _find_misplaced_options(ctx, task.args, task.script)
     hosts.warnings += [*ctx.meta.get(_TRANSLATION, ()), *misplaced]
     return run(task, inventory, context, os.environ, dry=flags.dry_run or flags.emit is not None, emit=flags.emit)
 
@@ -162,19 +162,24 @@ def tune(ctx: typer.Context, context: Context, hosts: HostSelection, task: Tune,
     from ipexctl.verbs.tune import tune
 
     inventory = hosts.read_inventory()
-    hosts.warnings += _find_misplaced_options(ctx, task.args) if task.script.endswith(".py") else []
+    hosts.warnings += _find_misplaced_options(ctx, task.args, task.script) if task.script.endswith(".py") else []
     return tune(task, inventory, context, os.environ, dry=flags.dry_run, resume=flags.resume)
 
 
-def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...]) -> list[str]:
+def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...], script_name: str) -> list[str]:
     """A warning about words behind the script that are options of this command, which it was not given, and may have
-    been meant for it. Raises `UsageError` where one of them says that nothing is to be started."""
+    been meant for it: its text has no such word. Raises `UsageError` where one says that nothing is to be started."""
     words = get_words(ctx)
     script = len(words) - len(args)
     if words[script:] != args or "--" in words[:script]:
         return []
     own = _list_options_not_given(ctx)
     names = list(dict.fromkeys(name for word in args if (name := word.partition("=")[0]) in own))
+    if names:
+        from ipexctl.act.inputs import read_script
+
+        text = read_script(Path(script_name))[0]
+        names = [name for name in names if f'"{name}"' not in text and f"'{name}'" not in text]
     if not names:
         return []
     warning = f"{', '.join(names)} {'go' if names[1:] else 'goes'} to the script: options of ipexctl stand before it"

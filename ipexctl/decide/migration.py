@@ -169,6 +169,24 @@ def describe_gpu_needs(
     return (Note("needs-gpu", Hint(["migrate", script], text)),)
 
 
+def describe_rank_argument(text: str, script: str, args: Sequence[str]) -> tuple[Note, ...]:
+    """Returns a warning where a script declares ``--local_rank`` without a number, as torch.distributed.launch gave it
+    before torch 2.0, and neither its arguments nor the variable LOCAL_RANK give it one."""
+    if "LOCAL_RANK" in text:
+        return ()
+    for node in ast.walk(parse_script(text)):
+        if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "add_argument":
+            continue
+        names = [name for name in map(_get_text, node.args) if name.replace("-", "_") == "__local_rank"]
+        default = next((each.value for each in node.keywords if each.arg == "default"), ast.Constant(None))
+        without = ast.unparse(default).startswith(("None", "-"))
+        if names and without and not any(arg.startswith(name) for arg in args for name in names):
+            where = f"{printable(script)} waits for {names[0]} (line {node.lineno})"
+            instead = f"read the variable LOCAL_RANK there, or put {names[0]} '{{local_rank}}' behind the script"
+            return (Note("local-rank", f"{where}, which torchrun and ipexctl do not give: {instead}"),)
+    return ()
+
+
 def _list_foreign_calls(tree: ast.Module, nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
     """The functions of other modules that these nodes call: module and name."""
     modules = {local: target for _, local, _, target in _list_imports(tree)}
@@ -281,13 +299,14 @@ def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[Hit]
     for name, value in given:
         text, begin = _get_text(value), ""
         if called in devices:
-            begin = text or _get_text(*getattr(value, "values", [value])[:1])
+            parts = getattr(value, "values", [getattr(value, "left", value)])  # of f"cuda:{n}", of "cuda:%d" % n
+            begin = text or _get_text(*parts[:1])
         if called in _CCL and name in {None, "backend"} and text in backends:
             yield value.lineno, f'{called}("{text}")', backends[text]
         elif called == "compile" and name == "backend" and text in backends:
             yield value.lineno, f'compile(backend="{text}")', backends[text]
         elif called in devices and begin.startswith("cuda"):
-            yield value.lineno, f'{called}("{text or begin + "…"}")', devices[called]
+            yield value.lineno, f'{called}("{text or begin.partition("%")[0] + "…"}")', devices[called]
         elif devices and _is_gpu_number(called, name, value):
             yield value.lineno, f"{called}({name + '=' if name else ''}{ast.unparse(value)})", devices[name or "to"]
         elif rule := arguments.get(f"{name} {text}") or arguments.get(name or ""):

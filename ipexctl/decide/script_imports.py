@@ -343,4 +343,4 @@ def describe_local_modules(places: Mapping[str, str], script: str) -> tuple[Note
     """Returns a note about modules (name → place) that lie in the current directory, of which a part is sent."""
     names = join_names([f"{printable(name)} ({place})" for name, place in places.items()], 5)
     text = f"{printable(script)} imports {names} of the current directory, which is not sent: add --project ."
-    return (Note("missing-module", text),)
+    return (Note("local-module", text),)

@@ -386,6 +386,8 @@ def test_the_advised_install_gives_a_host_what_the_others_have_and_changes_nothi
         assert site.cluster.exec("node0", ["stat", "-Lc", "%i %Z", VENV]).stdout == inode
         refused = site.play(index, like="node0", with_=("plain>1",), **newest)
         assert "hosts left out would keep another one" in str(refused.refusal)
-        assert "no host is called 'nod0' (did you mean node0" in str(site.play(index, like="nod0").refusal)
+        assert "'nod0' is not among the hosts of this command (did you mean node0" in str(
+            site.play(index, like="nod0").refusal
+        )
         site.inventory = whole
         assert advised() == []

@@ -316,6 +316,8 @@ def show(device):
     if device == "cpu":
         return
     torch.cuda.synchronize()
+ours = torch.device(f"cuda:{args.local_rank}") if args.local_rank else torch.device("cuda:%d" % args.rank)
+mine = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 """
     uses = migration.find_uses(text.replace("\nargs.gpu", "\nif args:\n    args.gpu"), "a.py", KNOWN, LaunchLines())
     reached = migration.POSSIBLE
@@ -326,6 +328,7 @@ def show(device):
         (12, "nccl", reached),
         (14, "% torch.cuda.device_count()", reached),
         (15, "torch.cuda.amp.GradScaler", "torch.cuda.amp"),
+        (20, 'device("cuda:…")', reached),
     ]
     assert "% torch.cuda.device_count() in line 13" in needs(text)
 

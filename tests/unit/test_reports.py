@@ -334,6 +334,23 @@ def test_the_fix_of_a_known_error_names_the_hosts_and_the_environment_of_the_com
     diagnosis = of_run(fold_with_catalogue([events[0], e.Message(other, "warning"), *events[1:]])).diagnosis
     assert diagnosis, "a module of the script lacks what the script itself does not import"
     assert diagnosis.command == "ipexctl install --with tabulate --with omegaconf -f lab/hosts --limit a,b"
+    unknown = [events[0], e.Message(other, "warning"), *done(end(2, 1, 50.0, error=_UNKNOWN), reason="rank")[1:]]
+    diagnosis = of_run(fold_with_catalogue(unknown)).diagnosis
+    assert diagnosis
+    assert "omegaconf" not in f"{diagnosis.command}", "it would not bring what the rank lacked"
+
+
+_UNKNOWN = "ModuleNotFoundError: No module named 'blobfile'"
+
+
+def test_a_module_of_the_current_directory_that_was_not_sent_is_sent_by_the_command_of_the_card() -> None:
+    words = ("run", "--ppn", "1", "s/train.py")
+    started = e.Started("run", "train.py", HOSTS, words=words)
+    warning = e.Message("s/train.py imports blobfile (line 1) of the current directory", "warning", code="local-module")
+    events = [started, warning, *done(end(2, 1, 50.0, error=_UNKNOWN), reason="rank")[1:]]
+    diagnosis = of_run(fold_with_catalogue(events)).diagnosis
+    assert diagnosis
+    assert diagnosis.command == "ipexctl run --project . --ppn 1 s/train.py"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from ipexctl.model.text import format_size, join_names
 
 ReadErrors = Callable[[], KnownErrors]
 _TAIL_LINES = 20
+_LOCAL_MODULE = "local-module"  # as `script_imports.describe_local_modules` has it
 _NO_COMMAND = e.Started("", "", ())
 _NO_ATTEMPT = Attempt(e.RunStarted("", "", (), ""), 0.0, [])
 _REASONS: Mapping[str, Exit] = {"rank": Exit.RANK, "lost": Exit.LOST, "limit": Exit.LOST, "launch": Exit.STEP}
@@ -228,8 +229,11 @@ def _find_cause(
             diagnosis, why="It is no Python: the fault is in the program, or in a library that it loads."
         )
         fix, command = "a build of it with -g -fsanitize=address names the line in which it happens", ""
-    if diagnosis.code in ("package", "module") and (every := next(hints, None)) is not None:
+    if diagnosis.code == "package" and (every := next(hints, None)) is not None:
         fix = command = _join_packages(command, every)  # the look before the start knows all that the script lacks
+    if diagnosis.code == "module" and _LOCAL_MODULE in state.warnings.values():
+        diagnosis = replace(diagnosis, why="It lies in the directory of this command, of which only a part was sent.")
+        fix = command = _make_command(state, "--project", ".") or command
     if diagnosis.code == "no-file" and (sent := _find_left_out(state, cause.words.get("path", ""))):
         diagnosis = replace(
             diagnosis, why="It is on this machine; .gitignore, .ipexctlignore or --exclude leaves it out."

@@ -24,6 +24,7 @@ from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.files.project import find_project
 
 _STEP = "fetch"
+_WHERE = "a path begins in the directory of the project on the host, or with /"
 
 
 def fetch(
@@ -68,7 +69,7 @@ def fetch(
     plan_text = planning.format_plans(plans, task.into)
     yield Planned("fetch", plan_text)
     places = {listing.path for listing in listings.values()}
-    place = printable(places.pop(), 200) if len(places) == 1 else "its working directory"
+    place = printable(next(iter(places)), 200) if len(places) == 1 else "its working directory"
     for pattern in missing:
         what = f"no host has {printable(pattern, 200)} in {place}"
         if early:
@@ -79,7 +80,7 @@ def fetch(
                 "",
                 Kind.STEP,
                 what,
-                "a path begins in the directory of the project on the host, or with /: exec -- ls shows what is there",
+                advise("exec", "--", "ls", place, text=f"{_WHERE}; what is there:") if len(places) == 1 else _WHERE,
                 "missing",
             )
         )

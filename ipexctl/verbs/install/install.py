@@ -226,7 +226,8 @@ def _check_input(task: Install, inventory: Inventory) -> None:
         reasons.append(f"--wheels: {task.wheels!r} is not a directory")
     known = [*inventory.names, *(host.name for host in inventory.left_out)]
     if task.like and task.like not in known:
-        reasons.append(f"--like: no host is called {printable(task.like)!r}{suggest_nearest(task.like, known)}")
+        where = "among the hosts of this command"
+        reasons.append(f"--like: {printable(task.like)!r} is not {where}{suggest_nearest(task.like, known)}")
     if task.like and task.locked:
         reasons.append("--like and --locked exclude each other")
     reasons += [f"--requirements: {name!r} is not a file" for name in task.requirements if not Path(name).is_file()]

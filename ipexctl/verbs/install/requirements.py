@@ -38,10 +38,8 @@ def fix_requirements(task: Task, *, builds: bool = False) -> Task:
     given: list[Requirement] = [_parse_option(text) for text in task.with_]
     listed: list[Requirement] = [each for name in task.requirements for each in _read_requirements(Path(name), name)]
     if faults := [f"{each.place}: {_show(each)}: {each.fault}" for each in (*given, *listed) if each.fault]:
-        hint = "one requirement a line, NAME or NAME==VERSION, as pip freeze writes them"
-        raise UsageError(
-            "what is to be installed is no list of requirements", reasons=faults[:_SHOWN_FAULTS], hint=hint
-        )
+        hint = "one requirement for each --with, and in a file a line: NAME or NAME==VERSION, as pip freeze writes them"
+        raise UsageError("what is to be installed is no requirement", reasons=faults[:_SHOWN_FAULTS], hint=hint)
     unbuilt = [each for each in (*given, *listed) if each.kind and not (builds and _find_project(each))]
     relative = [each for each in listed if each.is_wheel and each.is_relative]
     reasons = [f"{each.place}: {_show(each)} is {each.kind}" for each in unbuilt]

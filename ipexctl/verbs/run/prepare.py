@@ -26,7 +26,7 @@ from ipexctl.decide.launch.checkpoints import describe_unread_checkpoint
 from ipexctl.decide.launch.environment import HostRuntime
 from ipexctl.decide.launch.programs import Start, wrap_start
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
-from ipexctl.decide.migration import describe_gpu_needs, parse_rules
+from ipexctl.decide.migration import describe_gpu_needs, describe_rank_argument, parse_rules
 from ipexctl.decide.planning.sync import choose_destination, join_part
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.decide.releases.framework_options import parse_options
@@ -108,6 +108,8 @@ def prepare_launch(
     script = _find_script(request)
     text = read_script(script)[0] if script else ""
     notes = (*script_imports.describe_emptiness(text, str(script)), *notes)
+    if not engine or engine.program != "deepspeed":
+        notes = (*describe_rank_argument(text, str(script), task.args), *notes)
     if task.keep and (task.resume == "auto" or task.restarts) and not request.resume:
         notes = (*describe_unread_checkpoint(str(script), task.args, text), *notes)
     if script and not any(map(accelerate.has_accelerator, facts.values())):

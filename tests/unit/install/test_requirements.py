@@ -80,11 +80,11 @@ def test_a_file_of_another_format_is_refused_with_its_lines(here: Path) -> None:
     (here / "env.yml").write_text(
         "name: x\ndependencies:\n  - pip:\n    - numpy\nnumpy=1.26\nnumpy==2.1 --hash=sha256:00\n"
     )
-    with pytest.raises(UsageError, match="is no list of requirements") as caught:
+    with pytest.raises(UsageError, match="is no requirement") as caught:
         fix_requirements(Install(requirements=("env.yml",), with_=("numpy>=2",)))
     assert caught.value.exit is Exit.INPUT
     assert [reason.partition(": ")[0] for reason in caught.value.reasons] == ["env.yml:1", "env.yml:2", "env.yml:5"]
-    with pytest.raises(UsageError, match="is no list of requirements"):
+    with pytest.raises(UsageError, match="is no requirement"):
         fix_requirements(Install(with_=("scikit learn",)))
 
 
