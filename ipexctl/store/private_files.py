@@ -27,11 +27,9 @@ def claim_private_directory(directory: Path) -> None:
     """Makes a directory and its missing parents; one of before becomes 0700. Raises `UsageError` where others could
     write or own it."""
     shown = printable(str(directory), 400)
-    try:
+    with refuse_os_errors(directory, "cannot be made"):
         if not (directory.exists() or directory.is_symlink()):
             make_private_directories(directory)
-    except OSError as error:
-        raise UsageError(f"{shown} cannot be made: {describe_error(error)}", exit=Exit.STEP) from None
     status, why, hint = directory.lstat(), "", None
     if not stat.S_ISDIR(status.st_mode):
         why = "is not a directory"
@@ -49,6 +47,15 @@ def claim_private_directory(directory: Path) -> None:
 def describe_error(error: OSError) -> str:
     """Say what the system refused, without the path."""
     return (os.strerror(error.errno) if error.errno else str(error)).lower()
+
+
+@contextmanager
+def refuse_os_errors(path: Path | str, what: str, exit: Exit = Exit.STEP) -> Iterator[None]:
+    """Raises `UsageError` in place of `OSError`: that this path ``what`` ("cannot be read"), and why."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{printable(str(path), 400)} {what}: {describe_error(error)}", exit=exit) from None
 
 
 def sync_path(path: Path) -> None:

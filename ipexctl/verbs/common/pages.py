@@ -16,7 +16,7 @@ from ipexctl.model.page import DoctorRecord
 from ipexctl.model.text import printable
 from ipexctl.store.event_json import dump_ascii_json
 from ipexctl.store.masking import Masker
-from ipexctl.store.private_files import describe_error, make_private_directories, write_private_file
+from ipexctl.store.private_files import make_private_directories, refuse_os_errors, write_private_file
 
 _RECORDS = "doctor"  # directory below the state: what doctor reported, a file each time
 _STORED_REPORTS = 64  # files in it
@@ -35,11 +35,8 @@ def write_page(path: Path, text: str, mode: int = 0o600) -> None:
     """Writes a page, or another text, for its owner alone, old or new, never half. Raises `UsageError` (exit 9 where
     writing fails)."""
     check_destination(path)
-    shown = printable(str(path), 300)
-    try:
+    with refuse_os_errors(path, "cannot be written", Exit.RECORD):
         write_private_file(path, text.encode("utf-8", "replace"), mode)
-    except OSError as error:
-        raise UsageError(f"{shown} cannot be written: {describe_error(error)}", exit=Exit.RECORD) from None
 
 
 def open_page(address: str) -> Workflow[None]:

@@ -28,7 +28,7 @@ from ipexctl.model.stack import Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import pluralize, printable
 from ipexctl.model.toml import parse_toml
-from ipexctl.store.private_files import write_private_file
+from ipexctl.store.private_files import refuse_os_errors, write_private_file
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
 from ipexctl.verbs.common.select import make_started, read_hostfile
 from ipexctl.verbs.files.project import find_project
@@ -187,9 +187,6 @@ def _shorten_path(path: Path) -> str:
 
 def _write_new_file(path: Path, text: str) -> None:
     """Writes a file by rename, mode 0644. Raises `UsageError`."""
-    try:
+    with refuse_os_errors(path, "cannot be written", Exit.RECORD):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_private_file(path, text.encode(), 0o644)
-    except OSError as error:
-        what = f"{printable(str(path), 300)} cannot be written: {(error.strerror or str(error)).lower()}"
-        raise UsageError(what, exit=Exit.RECORD) from None

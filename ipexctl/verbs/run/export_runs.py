@@ -7,11 +7,12 @@ from ipexctl.decide.run.export import list_figures
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.saved_runs import RunFilter
 from ipexctl.model.answers.saved import ExportAnswer, SavedRun
-from ipexctl.model.errors import Exit, UsageError, advise
+from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.events import Message, Started, Workflow, finish_verb
 from ipexctl.model.saved_runs import ExportFormat, FigureRow
 from ipexctl.model.text import pluralize, printable
 from ipexctl.store import figure_files
+from ipexctl.store.private_files import refuse_os_errors
 from ipexctl.verbs.run.replay import read_saved_run
 from ipexctl.verbs.run.saved_runs import select_saved_runs
 
@@ -31,11 +32,8 @@ def export_runs(
     damaged: list[str] = []
     path = Path(target)
     rows = _read_all(selected, damaged)
-    try:
+    with refuse_os_errors(target, "cannot be written"):
         count = figure_files.write_csv(path, rows) if form == "csv" else figure_files.write_json(path, rows)
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise UsageError(f"{printable(target, 400)} cannot be written: {why}", exit=Exit.STEP) from None
     yield from (Message(text, "warning", code="record-gap") for text in damaged)
     if not count:
         text = f"{pluralize(len(selected), 'run')} without a figure: no rank printed one, and no host was sampled"

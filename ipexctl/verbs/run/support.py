@@ -11,6 +11,7 @@ from ipexctl.model.json_values import to_json
 from ipexctl.model.text import format_size, pluralize, printable
 from ipexctl.store import event_json, support_archive
 from ipexctl.store.debug_log import list_versions
+from ipexctl.store.private_files import refuse_os_errors
 from ipexctl.store.record import read_name
 from ipexctl.store.support_archive import Preparation
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
@@ -34,13 +35,9 @@ def support(
     path = Path(target or f"{name}.tar.gz")
     if path.exists() or path.is_symlink():
         raise UsageError(f"{printable(str(path), 400)} exists", reasons=["name another file with -o"], exit=Exit.STEP)
-    try:
-        preparation = support_archive.prepare_parts(
-            directory, context.masker, _make_documents(directory), with_output=with_output
-        )
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise UsageError(f"{printable(str(directory), 400)} cannot be read: {why}", exit=Exit.STEP) from None
+    with refuse_os_errors(directory, "cannot be read"):
+        documents = _make_documents(directory)
+        preparation = support_archive.prepare_parts(directory, context.masker, documents, with_output=with_output)
     try:
         yield from _write_archive(preparation, path, name, dry=dry, ask=ask)
     finally:
@@ -64,11 +61,8 @@ def _write_archive(
     if ask is not None and not ask(f"Write {pluralize(len(parts), 'file')}, {format_size(size)}, to {path}?"):
         yield Message("nothing was written", code="declined")
         return
-    try:
+    with refuse_os_errors(path, "cannot be written"):
         packed = support_archive.write_archive(path, name, preparation)
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise UsageError(f"{printable(str(path), 400)} cannot be written: {why}", exit=Exit.STEP) from None
     yield Answer(SupportAnswer(str(path), parts, preparation.left_out, packed))
 
 
