@@ -30,10 +30,6 @@ _SILENCE_TIMEOUT = 30.0  # seconds without a sign of life after which the host c
 _EXIT_TIMEOUT = 5.0  # seconds that a program may take to end
 
 
-class SessionProgramError(RuntimeError):
-    """A session program of ours has a fault: its exception; the cause holds the traceback of the host."""
-
-
 def load_session_program(name: str) -> str:
     """Returns a session program with the modules it imports, as text: "install", "relay", "netcheck"."""
     others = ("remote.session.loop", "remote.session.relay", "remote.agent.procs")
@@ -75,8 +71,8 @@ class Session(AbstractContextManager["Session"]):
         self, do: str, kind: type[T], *, progress: Callable[[int, int], None] | None = None, **arguments: Any
     ) -> T:
         """Returns the answer to a request, of the type ``kind``; ``progress`` gets (done, total). Raises `LinkError`;
-        `RemoteError` for what the host cannot do and for a malformed answer (code "malformed"); `SessionProgramError`
-        for a fault of our program there."""
+        `RemoteError` for what the host cannot do and for a malformed answer (code "malformed"); `RuntimeError` for
+        a fault of our program there, whose cause holds the traceback of the host."""
         begun = time.monotonic()
         try:
             self._channel.write(messages.encode_request(do, arguments))
@@ -148,7 +144,7 @@ class Session(AbstractContextManager["Session"]):
 def _decode_answer(message: messages.Done | messages.Failed | Unreadable, do: str, kind: type[T]) -> T:
     if isinstance(message, messages.Failed) and message.code == messages.INTERNAL:
         trace = RuntimeError(f"on the host:\n{message.details.get('traceback', '')}")
-        raise SessionProgramError(f"{do}: {message.what}") from trace
+        raise RuntimeError(f"{do}: {message.what}") from trace
     if isinstance(message, messages.Failed):
         raise RemoteError(message.code, message.what, message.details)
     try:

@@ -53,9 +53,10 @@ def _format_command(hosts: HostSelection, flags: PlayFlags) -> str:
 )  # fmt: skip
 def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     """Play a playbook: the same tasks, with the same keys, in order. `play lint FILE...` only reads."""
+    from ipexctl.decide.parsing.host_patterns import FAILED
     from ipexctl.model.errors import UsageError, advise
     from ipexctl.model.json_values import select_attributes
-    from ipexctl.verbs.common.select import FAILED, Permits, limit_hosts, read_playbook, select_play_hosts
+    from ipexctl.verbs.common.select import Permits, limit_hosts, read_playbook, select_play_hosts
     from ipexctl.verbs.examples import examples
     from ipexctl.verbs.play.lint import lint
     from ipexctl.verbs.play.play import PlayOptions, list_steps, play

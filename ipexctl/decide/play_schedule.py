@@ -1,7 +1,9 @@
-"""Which steps of a play are done, in which batches, and when too many hosts are lost to go on."""
+"""Which steps of a play are done, in which batches, when too many hosts are lost to go on, and what plays the rest."""
 
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 
+from ipexctl.decide.parsing.host_patterns import FAILED
 from ipexctl.decide.parsing.input_errors import suggest_nearest
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host
@@ -69,3 +71,20 @@ def find_missing_hosts(step: Step, lost: Collection[str], batch: Collection[str]
         return ()
     gone = tuple(name for name in batch if name in lost)
     return gone if 100 * len(gone) > (step.max_fail_percentage or 0) * len(batch) else ()
+
+
+def describe_end(why: str, command: str, following: Step) -> str:
+    """Describes the end of a play before its ``following`` step; ``command`` plays that, if the user is to do so."""
+    later = f"; what comes after it: {_start_at(command, following.title)}" if command else ""
+    return f"the play ends here: {why}{later}"
+
+
+def format_repetition(command: str, start_at: str | None, left: Sequence[Step]) -> str:
+    """Returns the command that plays again what is ``left``: on the failed hosts only, where no step of these needs all
+    hosts."""
+    command = _start_at(command, start_at) if start_at else command
+    return command if any(step.action in TOGETHER for step in left) else f"{command} --limit {FAILED}"
+
+
+def _start_at(command: str, title: str) -> str:
+    return f"{command} --start-at {shlex.quote(title)}"

@@ -8,7 +8,7 @@ from ipexctl.model.errors import Note
 from ipexctl.model.facts import Cpus
 from ipexctl.model.json_values import JsonRecord, Record, field, select_attributes
 from ipexctl.model.stack import Dialect
-from ipexctl.model.text import format_cpus, pluralize, printable
+from ipexctl.model.text import format_columns, format_cpus, pluralize, printable
 
 T = TypeVar("T")
 
@@ -241,21 +241,12 @@ def _format_launch(launch: Launch) -> list[str]:
         lines.append(f"backend {launch.backend}: {launch.backend_reason}")
     lines += [""]
     nodes = {node.host: node for node in launch.nodes}
-    lines += _format_table(
-        ("rank", "host", "local", "NUMA", "CPUs", _WORKERS.get(launch.backend, "workers"), "interface"),
-        [
-            (
-                str(place.rank),
-                place.host,
-                str(place.local),
-                format_cpus(place.nodes) or "-",
-                format_cpus(place.cpus) or "any",
-                format_cpus(place.workers) or "-",
-                f"{nodes[place.host].interface} {nodes[place.host].address}",
-            )
-            for place in launch.places
-        ],
-    )
+    rows = [("rank", "host", "local", "NUMA", "CPUs", _WORKERS.get(launch.backend, "workers"), "interface")]
+    for place in launch.places:
+        cpus = (format_cpus(place.nodes) or "-", format_cpus(place.cpus) or "any", format_cpus(place.workers) or "-")
+        interface = f"{nodes[place.host].interface} {nodes[place.host].address}"
+        rows.append((str(place.rank), place.host, str(place.local), *cpus, interface))
+    lines += format_columns(rows)
     lines += ["", f"on {launch.head.host}, in an environment of nothing but this:"]
     lines += [f"  {name}={value}" for name, value in sorted(launch.mpiexec_env.items())]
     lines += ["starts:", "  " + shlex.join(launch.mpiexec)]
@@ -298,9 +289,3 @@ def _format_launch(launch: Launch) -> list[str]:
 
 def _find_common_items(each: Sequence[Sequence[T]]) -> list[T]:
     return [item for item in each[0] if all(item in other for other in each)] if each else []
-
-
-def _format_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in [header, *rows]]  # fmt: skip

@@ -134,6 +134,12 @@ def format_clock(seconds: float) -> str:
     return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
 
 
+def format_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Returns the rows of a table as lines, the columns two blanks apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
 def parse_integer(text: str | bytes | None, most: int = 1 << 62) -> int | None:
     """Returns a non-negative decimal integer up to ``most`` of untrusted text; None for anything else."""
     if isinstance(text, bytes):

@@ -117,7 +117,7 @@ class ConnectionAttempt(NamedTuple):
 
 
 Attempts = NamedTuple("Attempts", [("attempts", List[ConnectionAttempt])])
-SeenMarkerFiles = NamedTuple("SeenMarkerFiles", [("seen", Dict[str, List[str]])])  # their names, by directory
+SeenMarkerFiles = NamedTuple("SeenMarkerFiles", [("paths", List[str])])
 
 
 # Answers: bench.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from ipexctl.decide.launch import accelerate, environment, instances, mpi_launchers, placement, tuning
-from ipexctl.decide.launch.dialects import get_dialect
+from ipexctl.decide.launch.dialects import find_linked_dialect, get_dialect
 from ipexctl.decide.launch.dialects.base import LaunchLine, MpiDialect, PortEnv, ProxyHost
 from ipexctl.decide.launch.environment import HostRuntime, RunSettings
 from ipexctl.decide.launch.programs import Start, find_doubtful_words, uses_placeholders
@@ -22,7 +22,6 @@ from ipexctl.protocol import paths
 
 # Cores left to a rank that gives one to impi's thread: on fewer, computing would lose more than overlap gains.
 _LEAST = 3
-_OPEN_MPI = ("libmpi.so.20", "libmpi.so.40")  # its releases from 2 on; those of MPICH's ABI have another number
 _SUCCESSORS = 4  # hosts that may take the head's place, one after another
 _OR_GLOO = "run with --backend gloo, or install it:"
 
@@ -270,11 +269,12 @@ def identify_machines(hosts: Sequence[Host], facts: Mapping[str, Facts], allowed
 def _check_linked_mpi(starts: Sequence[Start], dialect: MpiDialect, host: str) -> None:
     """Raises `UsageError` (exit 4) for a program of another MPI: each of its processes would be rank 0 of 1."""
     for start in starts:
-        abi = "openmpi" if start.mpi in _OPEN_MPI else "mpich"
-        if start.mpi and abi != dialect.abi:
+        linked = find_linked_dialect(start.mpi)
+        if linked and linked.abi != dialect.abi:
             name = printable(posixpath.basename(start.name), 200)
             what = f"{name} is linked to {start.mpi}, and the ranks are started by {dialect.title}: each would be alone"
-            hint = advise("install", "--mpi", abi, text="build it with the MPI of the environment, or install its own:")
+            text = "build it with the MPI of the environment, or install its own:"
+            hint = advise("install", "--mpi", linked.abi, text=text)
             raise UsageError(what, hint=hint.keep_installed(host), exit=Exit.STEP, code="mpi")
 
 

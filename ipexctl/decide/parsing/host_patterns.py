@@ -11,6 +11,7 @@ from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import pluralize, printable
 
+FAILED = "@failed"  # stands for the hosts that failed in the last command
 _ITEM = re.compile(r"(?:\[[^\[\]]*\]|[^,\[\]]|[\[\]])+")
 _PIECE = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]])+|[\[\]]")
 

@@ -11,7 +11,7 @@ from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.stack import StackRelease, StackRequest
-from ipexctl.model.text import join_names
+from ipexctl.model.text import format_columns, join_names
 
 _PYTHON_FROM = "uv python install VERSION on the host, or its distribution; install finds both"
 
@@ -77,8 +77,7 @@ def format_releases(entry: Sequence[ListedRelease], taken: StackRelease | None =
         versions = release.torch, release.ipex or "–", release.oneccl or "–"
         pythons = f"{release.pythons[0]}–{release.pythons[-1]}"
         lines.append((*versions, pythons, release.isa or "any", mpi, mark.strip()))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    shown = format_columns(lines)
     if numbers:
         shown += ["", *(f"{number}  {text}" for text, number in numbers.items())]
     places = {release.python_from for release in entry if release.python_from}

@@ -178,20 +178,16 @@ def find_path_mtu(target: Dict[str, Any], token: str, mtu: int) -> Optional[int]
     return None
 
 
-def leave_marker_file(directories: List[str], name: str) -> None:
-    """Leaves an empty file in each directory where that works, until the session ends."""
-    for directory in directories:
-        path = os.path.join(directory, name)
-        with suppress(OSError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            MARKER_FILES.append(path)
+def leave_marker_file(path: str) -> None:
+    """Leaves an empty file where that works, until the session ends."""
+    with suppress(OSError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        MARKER_FILES.append(path)
 
 
-def find_marker_files(directories: List[str], names: List[str]) -> SeenMarkerFiles:
-    """Returns the marker files of these names, by directory."""
-    return SeenMarkerFiles(
-        {folder: [name for name in names if os.path.exists(os.path.join(folder, name))] for folder in directories}
-    )
+def find_marker_files(paths: List[str]) -> SeenMarkerFiles:
+    """Returns those of these marker files that this host sees."""
+    return SeenMarkerFiles([path for path in paths if os.path.exists(path)])
 
 
 def remove_marker_files() -> None:

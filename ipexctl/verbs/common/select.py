@@ -13,6 +13,7 @@ from ipexctl.act.inputs import expand_home, is_writable_by_all, read_input, read
 from ipexctl.data import read_data
 from ipexctl.decide import parsing
 from ipexctl.decide.parsing.dialects import write_host_list
+from ipexctl.decide.parsing.host_patterns import FAILED
 from ipexctl.decide.parsing.schedulers import find_node_file
 from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.events import Started
@@ -24,7 +25,6 @@ from ipexctl.model.text import join_names, printable
 if TYPE_CHECKING:
     from ipexctl.model.plays import Play
 
-FAILED = "@failed"
 LAB_HOSTFILE = "lab/hostfile"  # in the state directory, while a lab is up
 _ABOUT_RUNS = {"ps", "attach", "logs", "stop", "reap"}  # not counted as the last command that worked on hosts
 

@@ -20,7 +20,6 @@ from ipexctl.verbs.doctor.host_sessions import HostSessions, find_pythons
 _ATTEMPT_TIMEOUT = 3.0  # seconds until an attempt counts as not answered
 _REMEASURED_LINKS = 16  # slow links that are measured once more: of more, it is the network and no accident
 _SILENCE_TIMEOUT = 20.0  # seconds until a host that leads no attempt to its end counts as lost
-_MarkerFiles = Mapping[str, tuple[str, ...]]  # directory → hosts whose marker files are seen there
 
 
 def check_network(
@@ -37,15 +36,14 @@ def check_network(
         return ConnectivityReport(choices=choices, untried=untried if len(facts) > 1 else {})
     token = secrets.token_hex(16)
     one_at_a_time = threading.Lock()
-    shareable = {host.name: _list_shareable_directories(facts[host.name]) for host in hosts}
+    homes = {host.name: home for host in hosts if (home := _find_shareable_home(facts[host.name]))}
 
     def open_port(host: str, session: Session) -> Ports:
         ports = session.call("listen", Ports, address=choices[host].address, token=token)
         if not all(0 < port < 1 << 16 for port in ports):
             raise RemoteError(MALFORMED, "unexpected response from the host to listen", {})
-        if shareable[host]:
-            name = _name_marker_file(token, host)
-            session.call("leave_marker_file", Nothing, directories=shareable[host], name=name)
+        if host in homes:
+            session.call("leave_marker_file", Nothing, path=_name_marker_file(homes[host], token, host))
         return ports
 
     def try_targets(host: str, session: Session, others: Sequence[str], mtu: int) -> list[Pair]:
@@ -57,14 +55,13 @@ def check_network(
         answer = session.call("try_targets", Attempts, targets=targets, patience=_ATTEMPT_TIMEOUT, token=token, mtu=mtu)
         return [_build_pair(host, attempt) for attempt in answer.attempts if attempt.host in others]
 
-    def try_others(host: str, session: Session) -> tuple[list[Pair], _MarkerFiles]:
+    def try_others(host: str, session: Session) -> tuple[list[Pair], tuple[str, ...]]:
+        """What came of it, and the hosts that see the same home directory."""
         mtus = [card.mtu for card in facts[host].interfaces if card.name == choices[host].name and card.mtu]
         pairs = try_targets(host, session, tries[host], mtus[0] if mtus else 1500)
-        markers = {_name_marker_file(token, other): other for other in names if shareable[other]}
-        directories, names_there = shareable[host], list(markers)
-        answer = session.call("find_marker_files", SeenMarkerFiles, directories=directories, names=names_there)
-        seen = answer.seen.items()
-        return pairs, {at: tuple(markers[name] for name in files if name in markers) for at, files in seen}
+        markers = {_name_marker_file(homes[host], token, other): other for other in homes} if host in homes else {}
+        answer = session.call("find_marker_files", SeenMarkerFiles, paths=list(markers))
+        return pairs, tuple(other for path, other in markers.items() if path in answer.paths)
 
     def measure_again(host: str, session: Session) -> list[Pair]:
         with one_at_a_time:
@@ -85,30 +82,23 @@ def check_network(
     better = {host: max(pair.rate or 0.0 for pair in pairs) for host, pairs in again.items() if pairs}
     rated = (replace(pair, rate=max(pair.rate, better.get(pair.source, 0.0))) if pair.rate else pair for pair in pairs)
     kept = tuple(pair for pair in rated if pair.target not in lost)
-    shared = _find_shared_directories([files for _, files in answers.values()], names)
-    return ConnectivityReport(kept, choices, shared, {**untried, **lost})
+    shared = {(homes[host], others) for host, (_, others) in answers.items() if len(others) > 1}
+    return ConnectivityReport(kept, choices, tuple(sorted(shared)), {**untried, **lost})
 
 
-def _name_marker_file(token: str, host: str) -> str:
-    """Returns the name of a host's file; nobody can have put it there before."""
-    return f".ipexctl-{token[:16]}-{host}"
+def _name_marker_file(home: str, token: str, host: str) -> str:
+    """Returns the path of a host's file in a home directory; nobody can have put it there before."""
+    return f"{home}/.ipexctl-{token[:16]}-{host}"
 
 
-def _list_shareable_directories(fact: Facts) -> list[str]:
-    """Returns the user's home directory, if it is on a file system that other hosts may see, too."""
+def _find_shareable_home(fact: Facts) -> str:
+    """Returns the user's home directory, if it is on a file system that other hosts may see, too; else ""."""
     mounts = tuple(
         disk.mount for disk in fact.disks if disk.filesystem.startswith(NETWORK_FILE_SYSTEMS) and disk.writable
     )
-    return [fact.home] if fact.home and fact.home.startswith(mounts) else []
+    return fact.home if fact.home and fact.home.startswith(mounts) else ""
 
 
 def _build_pair(source: str, attempt: ConnectionAttempt) -> Pair:
     error, local = (None if text is None else printable(text, 200) for text in (attempt.error, attempt.local))
     return Pair(source, attempt.host, error, attempt.rtt, local, attempt.large, attempt.mtu, attempt.rate)
-
-
-def _find_shared_directories(
-    answers: Sequence[_MarkerFiles], names: list[str]
-) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    groups = {(at, tuple(sorted(hosts, key=names.index))) for files in answers for at, hosts in files.items()}
-    return tuple(sorted((at, hosts) for at, hosts in groups if len(hosts) > 1))

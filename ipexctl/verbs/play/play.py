@@ -3,7 +3,6 @@
 As in Ansible, a host that fails a step is left out of the later ones and the others go on. Steps whose hosts work
 together (`run`) are begun only with all of them. ``any_errors_fatal`` and ``max_fail_percentage`` change this."""
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from ipexctl.model.plays import TOGETHER, Play, Step
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.verbs.common.nested import run_nested
-from ipexctl.verbs.common.select import FAILED, list_flags
+from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.files.project import find_project
 from ipexctl.verbs.install.requirements import find_unfit_requirements
 from ipexctl.verbs.run.request import check_options
@@ -52,9 +51,6 @@ class PlayOptions(Record):
     def select_steps(self, book: Play) -> tuple[Step, ...]:
         """Returns the steps to run. Raises `UsageError` for a tag or a name that no step has, and if none is left."""
         return play_schedule.select_steps(book, tags=self.tags, skip_tags=self.skip_tags, start_at=self.start_at)
-
-    def start_at_step(self, title: str) -> str:
-        return f"{self.command} --start-at {shlex.quote(title)}"
 
     def limit_hosts(self, hosts: Inventory) -> list[Host]:
         return [host for host in hosts if self.hosts is None or host.name in self.hosts]
@@ -112,9 +108,8 @@ def play(
             codes.append(result.exit)
         stop = result.stop or ("no host is left" if all(name in state.lost for name in requested) else "")
         if stop and number < len(steps):
-            later = f"; what comes after it: {options.start_at_step(steps[number].title)}" if result.left else ""
-            code = e.PLAY_LEFT if later else "play-ended"
-            yield e.Message(f"the play ends here: {stop}{later}", "warning", code=code)
+            text = play_schedule.describe_end(stop, options.command if result.left else "", steps[number])
+            yield e.Message(text, "warning", code=e.PLAY_LEFT if result.left else "play-ended")
         if stop:
             break
     rows += [PlayedStep(step.title, step.action, None) for step in steps[len(rows) :]]
@@ -122,20 +117,12 @@ def play(
         yield e.Message("nothing was changed")
     again = None
     if options.command and state.lost and not options.dry:
-        again = _choose_command(steps, rows, options)
+        left = [step for step, row in zip(steps, rows, strict=True) if row.exit is not Exit.OK]
+        again = play_schedule.format_repetition(options.command, options.start_at, left)
     name, dry = book.name or book.source, options.dry or None
     yield e.Answer(PlayAnswer(name, tuple(rows), state.changed, state.lost, dry, again))
     yield e.Ended("play", choose_exit(codes))
     return choose_exit(codes)
-
-
-def _choose_command(steps: Sequence[Step], rows: Sequence[PlayedStep], options: PlayOptions) -> str:
-    """Returns the command that plays again what is missing: on the failed hosts only, where no step that is to come
-    needs all hosts."""
-    left = [step for step, row in zip(steps, rows, strict=True) if row.exit is not Exit.OK]
-    together = any(step.action in TOGETHER for step in left)
-    command = options.start_at_step(options.start_at) if options.start_at else options.command
-    return command if together else f"{command} --limit {FAILED}"
 
 
 def list_steps(book: Play, inventory: Inventory, options: PlayOptions) -> Workflow[None]:

@@ -225,9 +225,10 @@ def test_an_address_that_is_not_here_is_a_failure_and_not_the_end(program: Progr
 
 def test_marker_files_are_seen_by_others_and_gone_at_the_end(program: Program, tmp_path: Path) -> None:
     other = Program()
-    other.ask("leave_marker_file", directories=["/nonexistent", str(tmp_path)], name=".mark-b")
-    seen = program.ask("find_marker_files", directories=[str(tmp_path)], names=[".mark-b", ".mark-c"])["answer"]["seen"]
-    assert seen == {str(tmp_path): [".mark-b"]}
+    paths = [str(tmp_path / ".mark-b"), str(tmp_path / ".mark-c")]
+    for path in ("/nonexistent/mark", paths[0]):
+        other.ask("leave_marker_file", path=path)
+    assert program.ask("find_marker_files", paths=paths)["answer"]["paths"] == paths[:1]
     assert other.end() == 0
     assert list(tmp_path.iterdir()) == []
 

@@ -21,7 +21,7 @@ from urllib.request import Request
 import pytest
 
 from ipexctl.act.context import Context
-from ipexctl.act.sessions import RemoteError, Session, SessionProgramError, load_session_program
+from ipexctl.act.sessions import RemoteError, Session, load_session_program
 from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.hosts import Host, Inventory, LinkError
@@ -524,10 +524,7 @@ def test_an_environment_that_a_process_uses_is_known_by_a_link_to_it_too(tmp_pat
 
 
 def test_an_exception_of_our_own_program_is_a_fault_with_its_traceback_and_no_failure_of_the_host() -> None:
-    with (
-        start(PROGRAM) as session,
-        pytest.raises(SessionProgramError, match=r"^find_used: KeyError: 'venv'$") as caught,
-    ):
+    with start(PROGRAM) as session, pytest.raises(RuntimeError, match=r"^find_used: KeyError: 'venv'$") as caught:
         session.call("find_used", Used)
     assert "in run" in str(caught.value.__cause__)
 

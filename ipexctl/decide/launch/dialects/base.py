@@ -11,6 +11,8 @@ from ipexctl.protocol import paths
 # What the launcher starts for each rank.
 RANK = ("/bin/sh", "-c", f'exec "${paths.PYTHON_ENV}" -E -s -S "${paths.AGENT_ENV}" {paths.Role.RANK}')
 
+MPICH_LIBRARIES = ("libmpi.so.12", "libmpich.so.10", "libmpich.so.12")  # of Intel MPI, and of MPICH 3 and later
+
 
 class LaunchLine(NamedTuple):
     """What a launcher's command line says: ``program`` calls ``shim`` in place of ssh for each host of ``counts``
@@ -60,6 +62,7 @@ class MpiDialect(ABC):
     package: str  # of Debian; empty: none
     wheel: MpiWheel | None  # the package of the index with this MPI
     abi: Literal["mpich", "openmpi"]  # as mpi4py calls it
+    linked: tuple[str, ...]  # the libraries of this ABI, of any release, as a program that is linked to one names it
     library: str  # that mpi4py and impi_torch load
     system_library: str  # the same where a distribution installs it
     single_rank: tuple[str, ...]  # arguments by which it starts one rank here, without another host

@@ -45,6 +45,7 @@ INTEL_MPI = _IntelMpi(
     package="",
     wheel="impi-rt",
     abi="mpich",
+    linked=base.MPICH_LIBRARIES,
     library="libmpi.so.12",
     system_library="libmpi.so.12",
     single_rank=("-launcher", "fork"),

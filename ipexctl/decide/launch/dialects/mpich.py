@@ -49,6 +49,7 @@ MPICH = _Mpich(
     package="mpich",
     wheel="mpich",
     abi="mpich",
+    linked=base.MPICH_LIBRARIES,
     library="libmpi.so.12",
     system_library="libmpich.so.12",
     single_rank=("-launcher", "fork"),

@@ -31,6 +31,7 @@ class _OpenMpi(base.MpiDialect):
     directories: tuple[str, ...] = ("/usr/lib64/openmpi/bin",)
     package: str = "openmpi-bin"
     abi: Literal["mpich", "openmpi"] = "openmpi"
+    linked: tuple[str, ...] = ("libmpi.so.20", "libmpi.so.40")
     library: str = "libmpi.so.40"
     system_library: str = "libmpi.so.40"
     rank_variable: str = "OMPI_COMM_WORLD_RANK"
