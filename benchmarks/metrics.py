@@ -104,7 +104,7 @@ def pass_on(lines: list[bytes], place: str) -> float:
     """CPU seconds for reading, sealing, opening and storing them."""
     greeting = seal.Greeting("c", "n", "guard", "a", 0.0)
     sending, opening = (seal.Seals("token", seal.CALLER, greeting) for _ in range(2))
-    stored = spool.Spool(f"{place}/samples", samples.SIZE_LIMIT)
+    stored = spool.Spool(f"{place}/samples", cap=samples.SIZE_LIMIT)
     begun = time.process_time()
     for line in lines:
         sample = samples.KINDS.read(line)

@@ -229,7 +229,7 @@ LAST = (frames.END, GAVE_UP, REMOVED)  # kinds behind which nothing comes
 class OutputFrame(Record):
     """A piece of the run's files, of one of the kinds of `protocol.frames`; or one of the follower's own about its link
     (LOST and BACK; GAVE_UP ends it, and REMOVED, where the run's directory is gone; SILENT: for how many seconds, 0: no
-    longer) and about bytes that are gone (`frames.get_missing_kind`: how many)."""
+    longer)."""
 
     kind: str
     data: bytes = b""
@@ -322,9 +322,6 @@ class RunFollower:
                         held = data[at:]
                         break
                     if frame.kind in self._offsets:
-                        missing = frame.offset - self._offsets[frame.kind]
-                        if missing > 0:  # the oldest was dropped, under the run's cap
-                            yield OutputFrame(frames.get_missing_kind(frame.kind), b"%d" % missing)
                         self._offsets[frame.kind] = frame.offset + len(frame.data)
                     yield OutputFrame(frame.kind, frame.data)
             if not self._over.is_set() and channel.status() == paths.GONE_STATUS:

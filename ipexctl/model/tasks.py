@@ -362,9 +362,6 @@ class Run(TransferFields, Task):
         60.0, "Warn after this many seconds of straggling (0: never).", "Limits", ge=0
     )
     straggler_kill: bool = advanced_flag(False, "End the run when a straggler is found.", "Limits")
-    log_cap: int = advanced_flag(
-        0, "Megabytes of output kept on node0; the oldest is dropped first (0: all of it).", "Limits", "MB", ge=0
-    )
     metrics_every: float = advanced_flag(
         5.0, "Seconds between two samples of each host's CPU, memory and network (0: never).", "Output", ge=0
     )

@@ -21,11 +21,6 @@ ENDED, GONE, NOW = b"end", b"gone", b"now"
 ONCE, NO_SAMPLES = "once", "no-samples"
 
 
-def get_missing_kind(kind: str) -> str:
-    """Returns the kind of what stands for bytes that are gone: how many."""
-    return "missing-" + kind
-
-
 class WatchFrame(NamedTuple):
     """A piece of one of a run's files, from ``offset`` on."""
 

@@ -43,7 +43,6 @@ class HeadSpec(NamedTuple):
     stall_kill: bool = False  # end the run when a stall is grave
     stall_restart: bool = False  # and start it again
     straggler_kill: bool = False
-    log_cap: int = 0  # bytes kept of each output; 0: all
     min_hosts: int = 0  # with which the run may be started again; 0: with `used`
     # With --on-split wait: how many are enough where the command that started the run votes for this host. 0: as many.
     split_hosts: int = 0

@@ -270,19 +270,6 @@ def test_output_of_a_rank_and_of_the_launcher_with_the_hosts_own_names() -> None
     assert list(log.read(frames.ERR, b"host-1: no route\n")) == [e.LauncherOutput("err", b"node1: no route\n")]
 
 
-def test_output_that_was_dropped_is_a_failure_and_reading_goes_on_behind_it() -> None:
-    log = JournalReader(NONCE, RUNNING)
-    cut = framed(1, b"half a line")[:-7]
-    list(log.read(frames.OUT, cut))
-    [failed] = log.read(frames.get_missing_kind(frames.OUT), b"4096")
-    text = "dropped before they were read: 4096 bytes of the ranks' output"
-    hint = "raise --log-cap, or watch the run sooner:\nipexctl attach r1"
-    assert describe(failed) == ("RECORD", "node0", "dropped", text, hint)
-    written = framed(0, b"on\n")
-    outputs = [event for event in log.read(frames.OUT, written) if isinstance(event, e.Output)]
-    assert outputs[-1] == e.Output(0, "node0", "out", b"on\n")
-
-
 def test_a_line_without_an_end_is_reported_when_it_rests_and_what_is_left_at_the_end() -> None:
     log = JournalReader(NONCE, RUNNING)
     written = framed(0, b"epoch 1:")

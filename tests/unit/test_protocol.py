@@ -254,7 +254,7 @@ def test_no_record_of_a_host_ends_the_watching(records: list[journal.Record]) ->
 
 
 def test_where_there_is_no_space_is_reported_with_need_and_free(tmp_path: Path) -> None:
-    need, free = Spool(str(tmp_path / "out"), 0).measure_free_space(500)
+    need, free = Spool(str(tmp_path / "out")).measure_free_space(500)
     assert need == 500 + SPARE_SPACE
     assert free > 0
     log = JournalReader("n0nce", RUNNING)

@@ -136,7 +136,6 @@ def _make_head_spec(launch: Launch, task: Run, head: NodePlan, leading: Leading)
         stall_kill=task.stall_kill or task.stall == "kill",
         straggler_kill=task.straggler_kill,
         stall_restart=task.stall == "restart",
-        log_cap=task.log_cap * 1000000,
         min_hosts=min_hosts,
         split_hosts=split_hosts,
         used=len(launch.nodes) if launch.spares else 0,

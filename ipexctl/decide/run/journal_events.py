@@ -30,9 +30,7 @@ class JournalReader:
     def __init__(self, nonce: str, running: Running) -> None:
         self._running = running
         self._labels = {label.encode(): host.encode() for label, host in running.labels.items()}
-        self._nonce = nonce
         self._demux = Demux(nonce)
-        self._missing_kinds = {frames.get_missing_kind(kind): kind for kind in (frames.OUT, frames.ERR)}
         self._lines: dict[tuple[int | None, str], LineHolder] = {}
         self._journal = self._samples = b""
         self._stacks: list[e.RankStack] = []
@@ -77,8 +75,6 @@ class JournalReader:
             self._late, self._written = False, 0.0
             self._times.clear()
             yield e.CaughtUp()
-        elif kind in self._missing_kinds:
-            yield from self._fail_on_lost_output(self._missing_kinds[kind], int(data))
         elif kind == frames.OUT:
             while data:
                 begin = self._waiting[0].out if self._waiting and isinstance(self._waiting[0], journal.Launched) else 0
@@ -131,17 +127,6 @@ class JournalReader:
         for (rank, kind), lines in self._lines.items():
             if unfinished := lines.end() if ended else lines.release():
                 yield self._make_output(rank, kind, unfinished)
-
-    def _fail_on_lost_output(self, kind: str, count: int) -> Events:
-        """The oldest bytes of an output are gone; what follows begins anywhere."""
-        if kind == frames.OUT:
-            self._demux = Demux(self._nonce)
-            self._read_output += count
-            yield from self._read_waiting()
-        output = "the ranks' output" if kind == frames.OUT else "the launcher's output"
-        text = f"dropped before they were read: {pluralize(count, 'byte')} of {output}"
-        hint = advise("attach", self._running.run, text="raise --log-cap, or watch the run sooner:")
-        yield e.HostFailed(Failure(self._running.head, Kind.RECORD, text, hint, "dropped"))
 
     def _split_lines(self, pieces: Iterable[Piece]) -> Events:
         for rank, kind, piece in pieces:

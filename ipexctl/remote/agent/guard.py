@@ -363,7 +363,7 @@ class Guard:
 
     def has_output(self) -> bool:
         """Returns whether the ranks' output is here: this host leads, or has led."""
-        return self.spec.head is not None or spool.measure_end(os.path.join(self.directory, paths.OUT), 0) > 0
+        return self.spec.head is not None or spool.measure_end(os.path.join(self.directory, paths.OUT)) > 0
 
     def has_profile(self) -> bool:
         """Returns whether a watcher has something to fetch here, and will then remove the directory."""

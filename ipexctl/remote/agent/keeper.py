@@ -70,9 +70,9 @@ class Keeper:
         self.faults: "Dict[str, str]" = {}  # of guards
         self.launcher: "Optional[subprocess.Popen[bytes]]" = None
         self.pipes: "Optional[LauncherPipes]" = None
-        cap, pattern = spec.head_spec.log_cap, frames.compile_frame_pattern(spec.nonce)
-        self.output = spool.Spool(os.path.join(directory, paths.OUT), cap, pattern)  # the ranks'
-        self.launcher_output = spool.Spool(os.path.join(directory, paths.ERR), cap)
+        pattern = frames.compile_frame_pattern(spec.nonce)
+        self.output = spool.Spool(os.path.join(directory, paths.OUT), pattern)  # the ranks'
+        self.launcher_output = spool.Spool(os.path.join(directory, paths.ERR))
         self.launcher_pipes: "Set[int]" = set()  # mpirun's two outputs
         self.launcher_tail = b""
         self.samples: "Optional[spool.Spool]" = None
@@ -397,7 +397,7 @@ class Keeper:
         sample = sample._replace(host=host, at=at, ranks=uses, delay=delay, output=self.output.offset)
         self.grown = True
         if self.samples is None:
-            self.samples = spool.Spool(os.path.join(self.directory, paths.SAMPLES), samples.SIZE_LIMIT)
+            self.samples = spool.Spool(os.path.join(self.directory, paths.SAMPLES), cap=samples.SIZE_LIMIT)
         self.samples.write(samples.encode_sample(sample))
 
     def store_launcher_output(self, fd: int) -> None:

@@ -9,14 +9,8 @@ from typing import BinaryIO, List, Optional, Pattern, Tuple
 
 from ipexctl.protocol.frames import find_frame_end
 
-SEGMENT_SIZE = 1 << 26  # bytes
-MIN_SIZE = 1 << 20
+SEGMENT_SIZE = 1 << 24  # bytes
 SPARE_SPACE = 1 << 20  # bytes of the disk that are left for others, and for the run's own records
-
-
-def choose_segment_size(cap: int) -> int:
-    """Returns bytes of a segment under this cap (0: no cap)."""
-    return max(MIN_SIZE, min(SEGMENT_SIZE, cap // 8)) if cap else SEGMENT_SIZE
 
 
 def build_segment_path(base: str, number: int) -> str:
@@ -30,11 +24,11 @@ def list_segments(base: str) -> "List[int]":
     return sorted(int(end) for start, _, end in ends if start == name and end.isdigit())
 
 
-def measure_end(base: str, cap: int) -> int:
+def measure_end(base: str) -> int:
     """Returns the offset of a spool's end; 0 where there is none."""
     try:
         number = list_segments(base)[-1]
-        return number * choose_segment_size(cap) + os.path.getsize(build_segment_path(base, number))
+        return number * SEGMENT_SIZE + os.path.getsize(build_segment_path(base, number))
     except (OSError, IndexError):
         return 0
 
@@ -50,12 +44,12 @@ def read_end(base: str, most: int) -> bytes:
 
 
 class Spool:
-    """``frames``: the pattern of the frames of which the output consists; None for plain text."""
+    """``frames``: the pattern of the frames of which the output consists; None for plain text. ``cap``: bytes that are
+    kept, 0: all."""
 
-    def __init__(self, base: str, cap: int, frames: "Optional[Pattern[bytes]]" = None) -> None:
+    def __init__(self, base: str, frames: "Optional[Pattern[bytes]]" = None, cap: int = 0) -> None:
         self.base = base
         self.cap = cap
-        self.size = choose_segment_size(cap)
         self.frames = frames
         self.offset = 0
         self.first = 0  # the oldest segment
@@ -98,13 +92,13 @@ class Spool:
     def _append(self, data: bytes) -> int:
         done = 0
         while done < len(data):
-            at = self.offset % self.size
+            at = self.offset % SEGMENT_SIZE
             try:
                 if self.file is None or not at:
                     self._open_next_segment()
                 assert self.file is not None
                 space = os.fstatvfs(self.file.fileno())
-                most = min(self.size - at, space.f_bavail * space.f_frsize - SPARE_SPACE)
+                most = min(SEGMENT_SIZE - at, space.f_bavail * space.f_frsize - SPARE_SPACE)
                 written = (self.file.write(data[done : done + most]) or 0) if most > 0 else 0
             except OSError:
                 written = 0
@@ -118,9 +112,9 @@ class Spool:
         if self.file:
             self.file.close()
         self.file = None
-        number = self.offset // self.size
+        number = self.offset // SEGMENT_SIZE
         self.file = open(build_segment_path(self.base, number), "ab", buffering=0)
-        while self.cap and (number - self.first + 1) * self.size > self.cap and self.first < number:
+        while self.cap and (number - self.first + 1) * SEGMENT_SIZE > self.cap and self.first < number:
             with suppress(OSError):
                 os.unlink(build_segment_path(self.base, self.first))
             self.first += 1
@@ -129,25 +123,23 @@ class Spool:
 class Tail:
     """Reads what a spool holds from an offset on; ``offset`` jumps where segments are gone."""
 
-    def __init__(self, base: str, cap: int, offset: int) -> None:
-        self.base, self.cap = base, cap
-        self.size = choose_segment_size(cap)
-        self.offset = offset
+    def __init__(self, base: str, offset: int) -> None:
+        self.base, self.offset = base, offset
         self.file: "Optional[BinaryIO]" = None
         self.number = -1
 
     def measure_end(self) -> int:
-        return measure_end(self.base, self.cap)
+        return measure_end(self.base)
 
     def read(self, most: int) -> bytes:
         while True:
-            number = self.offset // self.size
+            number = self.offset // SEGMENT_SIZE
             if (number != self.number or self.file is None) and not self._open_segment(number):
                 return b""
             assert self.file is not None
             piece = self.file.read(most)
             self.offset += len(piece)
-            if piece or self.offset // self.size == self.number:
+            if piece or self.offset // SEGMENT_SIZE == self.number:
                 return piece
 
     def _open_segment(self, number: int) -> bool:
@@ -161,8 +153,8 @@ class Tail:
             if not later:
                 return False
             number = later[0]
-            self.offset = number * self.size
+            self.offset = number * SEGMENT_SIZE
             return self._open_segment(number)
-        self.file.seek(self.offset % self.size)
+        self.file.seek(self.offset % SEGMENT_SIZE)
         self.number = number
         return True

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import BinaryIO, Dict, List, Optional, Union
 
-from ipexctl.protocol import frames, paths, samples
+from ipexctl.protocol import frames, paths
 from ipexctl.protocol.frames import WatchFrame, pack_frame, pack_header
 from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
@@ -34,14 +34,13 @@ def watch(argv: "List[str]") -> int:
     link: Optional[rpc.Wire] = None
     if not once:
         threading.Thread(target=_exit_when_silent, args=(spec.timings.silent,), daemon=True).start()
-    out, err, cap = os.path.join(directory, paths.OUT), os.path.join(directory, paths.ERR), spec.head_spec.log_cap
     tails: Dict[str, Union[JournalTail, spool.Tail]] = {
         frames.JOURNAL: JournalTail(os.path.join(directory, paths.JOURNAL), offsets[0])
     }
     if spec.timings.sample and frames.NO_SAMPLES not in argv[4:]:
-        tails[frames.SAMPLES] = spool.Tail(os.path.join(directory, paths.SAMPLES), samples.SIZE_LIMIT, samples_offset)
-    tails[frames.OUT] = spool.Tail(out, cap, offsets[1])  # the oldest parts may be gone: the offset tells
-    tails[frames.ERR] = spool.Tail(err, cap, offsets[2])
+        tails[frames.SAMPLES] = spool.Tail(os.path.join(directory, paths.SAMPLES), samples_offset)
+    tails[frames.OUT] = spool.Tail(os.path.join(directory, paths.OUT), offsets[1])
+    tails[frames.ERR] = spool.Tail(os.path.join(directory, paths.ERR), offsets[2])
     ends = {kind: tail.measure_end() for kind, tail in tails.items()}
     behind = not any(offsets)  # a watcher that reconnects knows already
     written, pause = time.monotonic(), 0.02

@@ -10,7 +10,7 @@ import pytest
 
 from ipexctl.decide.run.demux import Demux
 from ipexctl.protocol.frames import build_head, compile_frame_pattern, split_into_frames
-from ipexctl.remote.agent.spool import MIN_SIZE, Spool, Tail, list_segments
+from ipexctl.remote.agent.spool import SEGMENT_SIZE, Spool, Tail, list_segments
 
 FRAMES = compile_frame_pattern("n0nce")
 
@@ -24,23 +24,23 @@ def everything(tail: Tail) -> bytes:
 
 
 def test_what_is_written_is_read_from_any_offset_on(tmp_path: Path) -> None:
-    spool = Spool(str(tmp_path / "out.bin"), 80 * MIN_SIZE)
+    spool = Spool(str(tmp_path / "out.bin"))
     noise = random.Random(1)
     written = b""
     for _ in range(80):
         piece = noise.randbytes(noise.randrange(1, 1 << 20))
         assert spool.write(piece) == 0
         written += piece
-    assert len(list_segments(str(tmp_path / "out.bin"))) > 3
-    for start in (0, 1, spool.size - 1, spool.size, spool.size + 1, len(written) - 5, len(written)):
-        assert everything(Tail(str(tmp_path / "out.bin"), 80 * MIN_SIZE, start)) == written[start:]
+    assert len(list_segments(str(tmp_path / "out.bin"))) > 2
+    for start in (0, 1, SEGMENT_SIZE - 1, SEGMENT_SIZE, SEGMENT_SIZE + 1, len(written) - 5, len(written)):
+        assert everything(Tail(str(tmp_path / "out.bin"), start)) == written[start:]
 
 
 def test_a_reader_that_waits_sees_what_comes_later(tmp_path: Path) -> None:
     base = str(tmp_path / "out.bin")
-    tail = Tail(base, 0, 0)
+    tail = Tail(base, 0)
     assert tail.read(10) == b""
-    spool = Spool(base, 0)
+    spool = Spool(base)
     spool.write(b"one")
     assert tail.read(10) == b"one"
     assert tail.read(10) == b""
@@ -49,25 +49,25 @@ def test_a_reader_that_waits_sees_what_comes_later(tmp_path: Path) -> None:
 
 
 def test_under_a_cap_the_oldest_go_and_the_offset_tells(tmp_path: Path) -> None:
-    base, cap = str(tmp_path / "out.bin"), 4 * MIN_SIZE
-    spool = Spool(base, cap)
-    piece = b"".join(line(number) for number in range(10_000))
+    base, cap = str(tmp_path / "out.bin"), 2 * SEGMENT_SIZE
+    spool = Spool(base, cap=cap)
+    piece = b"".join(line(number) for number in range(40_000))
     for _ in range(60):
         assert spool.write(piece) == 0
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= cap
-    tail = Tail(base, cap, 0)
+    tail = Tail(base, 0)
     first = tail.read(100)
     assert tail.offset - len(first) > 0
     assert tail.offset - len(first) + len(first) + len(everything(tail)) == 60 * len(piece)
 
 
 def test_a_cap_is_used_to_its_last_byte(tmp_path: Path) -> None:
-    base, cap = str(tmp_path / "out.bin"), 8 * MIN_SIZE
-    spool = Spool(base, cap)
+    base, cap = str(tmp_path / "out.bin"), 2 * SEGMENT_SIZE
+    spool = Spool(base, cap=cap)
     assert spool.write(b"x" * cap) == 0
-    assert list_segments(base) == list(range(cap // spool.size))
+    assert list_segments(base) == list(range(cap // SEGMENT_SIZE))
     assert spool.write(b"x") == 0
-    assert list_segments(base) == list(range(1, cap // spool.size + 1))
+    assert list_segments(base) == list(range(1, cap // SEGMENT_SIZE + 1))
 
 
 FULL = """
@@ -75,7 +75,7 @@ import resource, signal, sys
 from ipexctl.remote.agent.spool import Spool
 from tests.unit.agent.test_spool import FRAMES, line
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-spool = Spool(sys.argv[1], 0, FRAMES)
+spool = Spool(sys.argv[1], FRAMES)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_003, resource.RLIM_INFINITY))
 lost = sum(spool.write(line(number) + line(number + 1)) for number in range(0, 10_000, 2))
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -93,7 +93,7 @@ def test_without_space_bytes_are_counted_and_a_mark_stands_where_they_are_missin
     )
     assert done.returncode == 0, done.stderr
     lost = int(done.stdout)
-    stored = everything(Tail(str(base), 0, 0))
+    stored = everything(Tail(str(base), 0))
     mark = b"\n[%d bytes of output were not stored here: no space]\n" % lost
     assert stored.count(mark) == 1
     assert len(stored) - len(mark) + lost == sum(len(line(number)) for number in range(10_010))
@@ -112,12 +112,12 @@ def test_a_frame_whose_rest_finds_no_space_is_counted_at_the_end(tmp_path: Path)
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run([sys.executable, "-c", program, str(base)], capture_output=True, text=True, env=env)
     every = sum(len(line(number)) for number in range(10_000))
-    assert len(everything(Tail(str(base), 0, 0))) + int(done.stdout) == every, done.stderr
+    assert len(everything(Tail(str(base), 0))) + int(done.stdout) == every, done.stderr
 
 
-@pytest.mark.parametrize("cap", [0, 1, 10 * MIN_SIZE])
+@pytest.mark.parametrize("cap", [0, 1, 10 * SEGMENT_SIZE])
 def test_files_that_are_not_segments_are_left_alone(tmp_path: Path, cap: int) -> None:
     (tmp_path / "out.bin.txt").write_text("mine")
     (tmp_path / "out.bins.000001").write_text("mine")
-    Spool(str(tmp_path / "out.bin"), cap).write(b"x")
+    Spool(str(tmp_path / "out.bin"), cap=cap).write(b"x")
     assert list_segments(str(tmp_path / "out.bin")) == [0]
