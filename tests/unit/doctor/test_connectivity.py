@@ -242,7 +242,7 @@ def test_a_host_that_lies_ends_no_check(tmp_path: Path, ports: Ports, tried: str
     attempts = {"a": Attempts([ConnectionAttempt("b")]), "b": Attempts([ConnectionAttempt(tried, "no answer")])}
 
     def answer(host: Host, _: Command) -> Completed:
-        answers = [ports if host.name == "b" else Ports(1, 2), attempts[host.name], SeenMarkerFiles({})]
+        answers = [ports if host.name == "b" else Ports(1, 2), attempts[host.name], SeenMarkerFiles([])]
         messages: list[Any] = [Ready(), *map(Done, answers)]
         return Completed(0, b"".join(SESSION_MESSAGES.write(message) + b"\n" for message in messages))
 
