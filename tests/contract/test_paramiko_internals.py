@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import paramiko
 import pytest
+from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
 from ipexctl.act.ssh.paramiko_internals import OutputEvent, QuietTransport, SharedAgent
 from tests.contract.sshd import Server, keygen, sshd
@@ -157,8 +159,52 @@ def test_what_a_server_tells_the_user_of_a_login_is_kept(tmp_path: Path) -> None
         with pytest.raises(paramiko.SSHException):
             recorder.auth_publickey(getpass.getuser(), paramiko.RSAKey.generate(2048))
         recorder.close()
-        assert recorder.login_banners == ["Property of nobody.\n"]
+        assert recorder.login_banner == "Property of nobody.\n"
         assert recorder.farewell == "Too many authentication failures"
+
+
+def test_a_packet_of_gigabytes_is_not_waited_for() -> None:
+    """Its length is not authenticated: who is on the way can change it."""
+    ours, theirs = socket.socketpair()
+    recorder, sent = Recorder(ours), 0
+    theirs.sendall(b"SSH-2.0-x\r\n\x7f\xff\xff\xfc")
+    with theirs, suppress(OSError):
+        theirs.settimeout(60)
+        recorder.start_client(event=threading.Event())
+        while sent < 64 << 20:
+            sent += theirs.send(bytes(1 << 16))
+    recorder.close()
+    assert sent < 1 << 20
+
+
+class OpenServer(paramiko.ServerInterface):
+    def check_auth_none(self, username: str) -> int:
+        return AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return OPEN_SUCCEEDED
+
+
+def test_a_host_that_sends_more_than_its_window_is_disconnected() -> None:
+    """Paramiko kept what nobody read: gigabytes, while a session waited for other hosts."""
+    ours, theirs = socket.socketpair()
+    server = paramiko.Transport(theirs)
+    server.add_server_key(paramiko.ECDSAKey.generate())
+    server.start_server(event=threading.Event(), server=OpenServer())
+    recorder = Recorder(ours)
+    recorder.start_client(timeout=60)
+    recorder.auth_none("x")
+    channel = recorder.open_session(timeout=60)
+    flooding, sent = server.accept(60), 0
+    assert flooding
+    flooding.out_window_size = 1 << 40
+    with suppress(OSError, EOFError):
+        while sent < 64 << 20 and recorder.is_active():
+            sent += flooding.send(bytes(1 << 15))
+    server.close()
+    recorder.close()
+    assert len(channel.in_buffer) < 3 << 20
+    assert "window" in str(recorder.get_exception())
 
 
 def test_several_threads_share_one_agent(tmp_path: Path) -> None:

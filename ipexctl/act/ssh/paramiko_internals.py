@@ -14,13 +14,15 @@ Paramiko below the next major release, and `make fast-lowest` runs the tests wit
 - ``Transport._really_parse_kex_init``: Paramiko does not name what a server offers that has nothing in common with us.
 - ``Transport._kex_info``, ``_key_info``, ``_cipher_info``, ``_mac_info``: the algorithms it has, weak ones too.
 - ``packetizer.start_handshake``: starts one timer thread per connection.
+- ``packetizer.read_all``: waits for packets of up to 4 GiB, whose length is not authenticated with the usual ciphers.
 - ``packetizer.set_keepalive``: the only periodic call in the transport's own thread.
 - ``Transport.completion_event``: stays unset when a transport is closed while it connects.
 - ``Transport.clear_to_send``: tells whether a key exchange is going on, during which sending would block.
 - ``socket._closed``: the transport's thread reads it of its socket before it ends.
 - ``AgentSSH._connect``: the public `Agent` knows no socket but that of the environment, and hides why it has no agent.
 - ``AgentSSH._send_message``: requests of several threads would be mixed on the agent's one connection.
-- ``Channel.in_buffer``, ``in_stderr_buffer``: the public API cannot wait for both outputs at once."""
+- ``Channel.in_buffer``, ``in_stderr_buffer``: the public API cannot wait for both outputs at once. Paramiko takes more
+  than the window allows, whether anybody reads it or not."""
 
 import signal
 import socket
@@ -31,6 +33,8 @@ from typing import Any
 import paramiko
 from paramiko.agent import AgentSSH
 from paramiko.common import (
+    MSG_CHANNEL_DATA,
+    MSG_CHANNEL_EXTENDED_DATA,
     MSG_CHANNEL_REQUEST,
     MSG_REQUEST_FAILURE,
     MSG_REQUEST_SUCCESS,
@@ -39,6 +43,7 @@ from paramiko.common import (
 )
 from paramiko.message import Message
 
+_PACKET_LIMIT = 1 << 19  # bytes; OpenSSH takes half as many
 _CHANNEL_HANDLERS: dict[int, Callable[[paramiko.Channel, Message], None]]
 _CHANNEL_HANDLERS = paramiko.Transport._channel_handler_table  # type: ignore[attr-defined]
 
@@ -63,13 +68,24 @@ class QuietTransport(paramiko.Transport):
     def __init__(self, sock: Any, window: int) -> None:
         """``window`` is how many bytes the host may send ahead on one channel."""
         super().__init__(sock, default_window_size=window)
-        self._channel_handler_table = {**_CHANNEL_HANDLERS, MSG_CHANNEL_REQUEST: _handle_channel_request}
+        bounded = {
+            kind: _bound_output(_CHANNEL_HANDLERS[kind]) for kind in (MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA)
+        }
+        self._channel_handler_table = {**_CHANNEL_HANDLERS, **bounded, MSG_CHANNEL_REQUEST: _handle_channel_request}
         for reply in (MSG_REQUEST_SUCCESS, MSG_REQUEST_FAILURE):
             self._handler_table[reply] = lambda message: self.handle_keepalive_reply()  # type: ignore[attr-defined]
         self._handler_table[MSG_USERAUTH_BANNER] = self._keep_login_banner  # type: ignore[attr-defined]
-        self.login_banners: list[str] = []  # what the server tells the user during the login, in its order
+        self.login_banner = ""  # what the server told the user last during the login
         self.farewell = ""  # why the server disconnected, in its own words
         self.packetizer.start_handshake = lambda timeout: None  # type: ignore[method-assign]
+        read_all = self.packetizer.read_all
+
+        def read_bounded(n: int, check_rekey: bool = False) -> bytes:
+            if n > _PACKET_LIMIT:
+                raise paramiko.SSHException(f"a packet of {n} bytes")
+            return read_all(n, check_rekey)
+
+        self.packetizer.read_all = read_bounded  # type: ignore[method-assign]
 
     def prepare_banner_read(self, sock: socket.socket) -> None:
         """Called with the plain socket before the host's banner is read; may raise."""
@@ -101,7 +117,7 @@ class QuietTransport(paramiko.Transport):
         super()._check_banner()  # type: ignore[misc]
 
     def _keep_login_banner(self, message: Message) -> None:
-        self.login_banners.append(message.get_binary().decode("utf-8", "replace"))
+        self.login_banner = message.get_binary().decode("utf-8", "replace")
 
     def _parse_disconnect(self, message: Message) -> None:
         message.get_int()  # its code is that of a protocol error for every reason
@@ -125,6 +141,17 @@ def _handle_channel_request(channel: paramiko.Channel, message: Message) -> None
         return
     message.packet.seek(start)
     _CHANNEL_HANDLERS[MSG_CHANNEL_REQUEST](channel, message)
+
+
+def _bound_output(handle: Callable[[paramiko.Channel, Message], None]) -> Callable[[paramiko.Channel, Message], None]:
+    """Returns a handler of output that ends the connection of a host which sends more than it may ahead."""
+
+    def handle_bounded(channel: paramiko.Channel, message: Message) -> None:
+        handle(channel, message)
+        if len(channel.in_buffer) + len(channel.in_stderr_buffer) > 2 * channel.in_window_size:
+            raise paramiko.SSHException("more output than the window allows")
+
+    return handle_bounded
 
 
 class OutputEvent(threading.Event):

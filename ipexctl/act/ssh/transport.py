@@ -160,7 +160,7 @@ class Transport(QuietTransport):
     def describe_refusal(self) -> str:
         """Returns what the server wrote to the user when it ended the login, as a part of a sentence; empty if it wrote
         nothing. That is why it disconnects, else its last banner: PAM's words come as one, behind the server's own."""
-        words = " ".join((self.farewell or "".join(self.login_banners[-1:])).split())
+        words = " ".join((self.farewell or self.login_banner).split())
         return f": the host says '{printable(words, 300)}'" if words else ""
 
     def handle_keepalive_reply(self) -> None:
