@@ -4,6 +4,8 @@ import ast
 import io
 from dataclasses import replace
 
+import pytest
+
 from ipexctl.decide.page.build import build_page
 from ipexctl.decide.run.export import list_figures
 from ipexctl.decide.run.fold import RunFold
@@ -141,6 +143,15 @@ def test_a_rank_that_ended_well_shows_its_last_line_of_stdout() -> None:
     outputs = [e.Output(0, "a", "out", b"epoch 2 acc 0.9\n"), bar, e.Output(1, "b", "err", b"done\n")]
     run = make_report(fold_state(streams.stamp([RUN, *outputs, *ended]))).run
     assert [rank.tail for rank in run.ranks if run] == ["epoch 2 acc 0.9", "done"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("stream", ["out", "err"])
+def test_a_rank_that_ended_well_shows_a_line_with_words_and_not_the_ruler_of_its_table(stream: e.Stream) -> None:
+    table = "| accuracy |  0.9 |\n└──────────┘\n------ ------\n"
+    events = [RUN, e.Output(0, "a", stream, table.encode()), e.RankEnded(0, "a", 0)]
+    run = make_report(fold_state(streams.stamp(events))).run
+    assert run is not None
+    assert run.ranks[0].tail == "| accuracy |  0.9 |"
 
 
 def test_a_loss_that_is_no_number_is_told_alike_by_every_view() -> None:

@@ -216,6 +216,12 @@ def _format_plan(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Instal
     return "\n".join(lines)
 
 
+def choose_next_command(scripts: Sequence[str]) -> tuple[str, ...]:
+    """Returns the words of what helps after an install, where the current directory has these scripts."""
+    likely = scripts if len(scripts) == 1 else [name for name in scripts if name == "train.py"]
+    return ("run", likely[0]) if likely else ("examples",)
+
+
 def format_pylock(wheels: Sequence[Wheel], paths: Mapping[str, str]) -> str:
     """Returns the wheels as a pylock.toml (PEP 751): one GET a wheel, nothing to resolve, every hash checked.
     ``paths``: where a package's wheel lies on that host."""

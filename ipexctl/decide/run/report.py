@@ -380,7 +380,7 @@ def _read_last_line(state: RunState, rank: RankState) -> str:
     """The last line of stdout, where a bar has no place, else of what is known of both streams."""
     log = None if rank.ended and rank.ended.tail else state.run.outputs.get(rank.rank)
     for _, stream, text in reversed([*log.head, *log.tail] if log else []):
-        lines = [line for line in text.split(b"\n") if line.strip()]
+        lines = [line for line in text.split(b"\n") if _has_word(line)]
         if stream == "out" and lines:
             return drop_overwritten(lines[-1]).decode("utf-8", "replace")
     return _read_tail(state, rank, 1)
@@ -392,4 +392,12 @@ def _read_tail(state: RunState, rank: RankState, most: int) -> str:
     if not output:
         output = rank.tail + b"\n".join(line.data for key, line in state.open.items() if key[0] == rank.rank)
     lines = [drop_overwritten(line) for line in output.split(b"\n")]
-    return b"\n".join([line for line in lines if line.strip()][-most:]).decode("utf-8", "replace")
+    lines = [line for line in lines if line.strip()]
+    if most == 1:
+        lines = [*filter(_has_word, lines)] or lines
+    return b"\n".join(lines[-most:]).decode("utf-8", "replace")
+
+
+def _has_word(line: bytes) -> bool:
+    """Returns whether there is a letter or a digit in it, as in no ruler of a table."""
+    return any(map(str.isalnum, line.decode("utf-8", "replace")))

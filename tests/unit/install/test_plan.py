@@ -10,6 +10,7 @@ import pytest
 
 from ipexctl.decide.planning.install import (
     advise_place,
+    choose_next_command,
     choose_venv,
     format_pylock,
     group_hosts_by_tokens,
@@ -286,3 +287,16 @@ def test_hosts_without_room_for_the_files_are_reported_how_many_there_are(tmp_pa
     made, failures = plan_install(STACK, LOCK, "/x/env", {"few": seen(files=2000), "some": seen(files=20_000)}, "auto")
     assert [*made.steps] == ["some"]
     assert failures[0].what == "no room for 12,000 files: 2,000 free in /home"
+
+
+@pytest.mark.parametrize(
+    ("scripts", "words"),
+    [
+        (["a.py", "train.py"], ("run", "train.py")),
+        (["a.py"], ("run", "a.py")),
+        (["a.py", "b.py"], ("examples",)),
+        ([], ("examples",)),
+    ],
+)
+def test_the_next_command_names_a_script_that_exists(scripts: list[str], words: tuple[str, ...]) -> None:
+    assert choose_next_command(scripts) == words
