@@ -140,6 +140,7 @@ class RunPage(Record):
     restarts: tuple[float, ...] = ()
     study: AnyAnswer | None = None  # of which these are some runs
     again: str = ""  # the command that does it again
+    resumed: str = ""  # the checkpoint that it began with
 
     @property
     def links(self) -> tuple[LinkSpeed, ...]:

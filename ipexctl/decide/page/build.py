@@ -122,6 +122,7 @@ class _PageBuilder:
             profile=run.answer.profile if isinstance(run.answer, RunAnswer) else None,
             restarts=tuple(attempt.at - begun for attempt in run.attempts[1:]),
             again=self._format_command(),
+            resumed=resumed.name if (resumed := run.attempts[0].started.resumed) else "",
             earlier=self._state.earlier,
         )
 

@@ -42,8 +42,8 @@ def compare_runs(pages: Sequence[NamedPage]) -> CompareAnswer:
     return CompareAnswer(runs, tuple(differences), tuple(ratios), summary)
 
 
-_ORDER = ("starts", "slow host", "text of the script", "backend", "MPI", "ranks", "ranks per host", "threads per rank",
-          "words of the script", "command")  # what tells most comes first  # fmt: skip
+_ORDER = ("begins with", "starts", "slow host", "text of the script", "backend", "MPI", "ranks", "ranks per host",
+          "threads per rank", "words of the script", "command")  # what tells most comes first  # fmt: skip
 _NAMED = 4  # differences in the summary
 
 
@@ -197,7 +197,7 @@ def _find_differences(of: str, runs: Sequence[Mapping[str, str]]) -> list[RunDif
 def _list_plan(page: RunPage) -> dict[str, str]:
     values = {"script": page.title, "ranks": str(len(page.rows)), "hosts": str(len(page.hosts))}
     launch, run = page.launch, page.report.run
-    values["starts"] = str(page.attempts)
+    values |= {"starts": str(page.attempts), "begins with": page.resumed or "no checkpoint"}
     if page.again:
         values["command"] = page.again
     if launch is None:

@@ -57,6 +57,18 @@ def test_a_run_that_ended_well_without_a_host_is_no_good_one(pages: list[tuple[s
     assert "B was lost" in answer.summary[0]
 
 
+def test_the_checkpoint_that_one_of_two_runs_went_on_from_comes_first(pages: list[tuple[str, RunPage]]) -> None:
+    def resume(stamped: Stamped) -> Stamped:
+        event = stamped.event
+        if isinstance(event, e.RunStarted):
+            event = replace(event, resumed=e.ResumedFrom("checkpoints/step_99.pt"))
+        return replace(stamped, event=event)
+
+    resumed = fold_page(map(resume, make_run("good")))
+    summary = compare_runs([("a", resumed), pages[0]]).summary
+    assert "differs: begins with no checkpoint (A: checkpoints/step_99.pt)" in summary[1]
+
+
 def test_what_differed_in_plan_variables_and_stack_is_named_with_both_values(answer: CompareAnswer) -> None:
     assert {(each.of, each.name): each.values for each in answer.differences} == {
         ("plan", "backend"): ("ccl", "gloo"),
