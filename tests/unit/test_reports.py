@@ -383,6 +383,26 @@ def test_a_file_that_was_not_sent_has_the_command_that_sends_it(path: str, comma
     assert ("on this machine" in diagnosis.why) == bool(command)
 
 
+def test_a_library_of_the_project_that_was_not_sent_has_the_command_that_sends_it_and_has_it_found() -> None:
+    words = ("run", "./m", "-f", "lab/hosts")
+    command_line = e.Started("run", "./m", HOSTS, selection_flags=("-f", "lab/hosts"), words=words)
+    error = "ImportError: libfoo.so: cannot open shared object file: No such file or directory"
+    for left_out, why, command in (
+        (
+            {"lib/libfoo.so": "lib/libfoo.so"},
+            "It is on this",
+            "run --env 'LD_LIBRARY_PATH={workdir}/lib' --exclude '!/lib/libfoo.so' ./m",
+        ),
+        ({"lib/": "lib"}, "A package needs a system library", "doctor --verify"),
+    ):
+        events = [command_line, e.FilesLeftOut(left_out), *done(end(2, 1, 50.0, error=error), reason="rank")[1:]]
+        diagnosis = of_run(fold_with_catalogue(events)).diagnosis
+        assert diagnosis
+        assert diagnosis.code == "library"
+        assert diagnosis.why.startswith(why)
+        assert diagnosis.command == f"ipexctl {command} -f lab/hosts"
+
+
 def test_a_process_without_a_rank_is_known_by_how_it_was_started() -> None:
     error = "ValueError: Error initializing torch.distributed: environment variable RANK expected, but not set"
     for words, option in ((("--per-host",), "--per-host"), (("--instances=2",), "--instances"), ((), "")):

@@ -216,10 +216,10 @@ def _format_plan(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Instal
     return "\n".join(lines)
 
 
-def choose_next_command(scripts: Sequence[str]) -> tuple[str, ...]:
-    """Returns the words of what helps after an install, where the current directory has these scripts."""
+def choose_next_script(scripts: Sequence[str]) -> str | None:
+    """Returns which of these scripts, of the current directory, is to be run after an install; None: nobody knows."""
     likely = scripts if len(scripts) == 1 else [name for name in scripts if name == "train.py"]
-    return ("run", likely[0]) if likely else ("examples",)
+    return next(iter(likely), None)
 
 
 def format_pylock(wheels: Sequence[Wheel], paths: Mapping[str, str]) -> str:

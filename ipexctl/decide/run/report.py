@@ -234,7 +234,10 @@ def _find_cause(
     if diagnosis.code == "module" and _LOCAL_MODULE in state.warnings.values():
         diagnosis = replace(diagnosis, why="It lies in the directory of this command, of which only a part was sent.")
         fix = command = _make_command(state, "--project", ".") or command
-    if diagnosis.code == "no-file" and (sent := _find_left_out(state, cause.words.get("path", ""))):
+    sent = _find_left_out(state, cause.words.get("path", "")) if diagnosis.code == "no-file" else None
+    if diagnosis.code == "library":
+        sent = _find_left_out_library(state, cause.words["library"])
+    if sent:
         diagnosis = replace(
             diagnosis, why="It is on this machine; .gitignore, .ipexctlignore or --exclude leaves it out."
         )
@@ -269,6 +272,15 @@ def _find_left_out(state: RunState, path: str) -> Hint | None:
             return advise("sync", directory)
         return _make_command(state, "--exclude", f"!/{name}")
     return None
+
+
+def _find_left_out_library(state: RunState, library: str) -> Hint | None:
+    """The command that sends a library of the project's own, and has the loader look for it."""
+    name = next((name for name in state.left_out if posixpath.basename(name) == library), None)
+    if name is None:
+        return None
+    path = "/".join(["{workdir}", *name.split("/")[:-1]])
+    return _make_command(state, "--env", f"LD_LIBRARY_PATH={path}", "--exclude", f"!/{name}")
 
 
 def _join_packages(command: str | None, every: Hint) -> Hint:

@@ -419,8 +419,9 @@ def _report_result(job: InstallJob, steps: planning.Plan, outcome: InstallOutcom
     changed, unknown, verified = outcome
     next_command = None
     if not job.task.check and not job.failed:
-        words = planning.choose_next_command([path.name for path in Path().glob("*.py")])
-        next_command = complete_hint(advise(*words), list_flags(job.inventory, job.task.venv))
+        script = planning.choose_next_script([path.name for path in Path().glob("*.py")])
+        advice = advise("run", script) if script else advise("examples")
+        next_command = complete_hint(advice, list_flags(job.inventory, job.task.venv))
     answer = InstallAnswer(
         venv=job.venv,
         id=job.lock.id,

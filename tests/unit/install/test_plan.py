@@ -10,7 +10,7 @@ import pytest
 
 from ipexctl.decide.planning.install import (
     advise_place,
-    choose_next_command,
+    choose_next_script,
     choose_venv,
     format_pylock,
     group_hosts_by_tokens,
@@ -290,13 +290,8 @@ def test_hosts_without_room_for_the_files_are_reported_how_many_there_are(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("scripts", "words"),
-    [
-        (["a.py", "train.py"], ("run", "train.py")),
-        (["a.py"], ("run", "a.py")),
-        (["a.py", "b.py"], ("examples",)),
-        ([], ("examples",)),
-    ],
+    ("scripts", "chosen"),
+    [(["a.py", "train.py"], "train.py"), (["a.py"], "a.py"), (["a.py", "b.py"], None), ([], None)],
 )
-def test_the_next_command_names_a_script_that_exists(scripts: list[str], words: tuple[str, ...]) -> None:
-    assert choose_next_command(scripts) == words
+def test_the_next_command_names_a_script_that_exists(scripts: list[str], chosen: str | None) -> None:
+    assert choose_next_script(scripts) == chosen
