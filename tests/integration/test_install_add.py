@@ -196,6 +196,7 @@ def test_an_old_release_for_want_of_a_wheel_is_refused_with_the_command_that_bui
     gone = wheels.wheel("gone", "2.0", {"gone.py": ""}, requires=("nowhere",))
     others = [wheels.wheel("gone", "1.0", {"gone.py": ""}), wheels.wheel("early", "0.3.dev5", {"early.py": ""})]
     others.append(wheels.wheel("job", "1.0", {"job.py": "import hydra"}, requires=("hydra",)))
+    others += [wheels.wheel("next", "1.0", {"next.py": ""}, requires=("ours",)), wheels.wheel("next", "2.0rc1", {})]
     sources = io.BytesIO()
     with tarfile.open(fileobj=sources, mode="w:gz") as archive:
         for name, text in {"pyproject.toml": PROJECT, "b.py": BACKEND, "ours.py": "NUMBER = 3\n"}.items():
@@ -215,6 +216,10 @@ def test_an_old_release_for_want_of_a_wheel_is_refused_with_the_command_that_bui
         assert refusal.sentence == "hydra 0.11 is an older release than the newest, 1.3"
         assert refusal.reasons == ("1.3 needs ours, of which there are only sources", "as it is: hydra==0.11")
         assert str(refusal.hint).endswith("\nipexctl install --with early --with hydra --build ours")
+        preview = bench.play(index, with_=("next",), builds=True).refusal
+        assert preview is not None
+        assert preview.sentence == "next 2.0rc1 is a pre-release, and the newest release is 1.0"
+        assert str(preview.hint).endswith("\nipexctl install --with next --build ours")
         (bench.path / "r.txt").write_text("early\nhydra\n")
         listed = bench.play(index, requirements=(str(bench.path / "r.txt"),), builds=True).refusal
         assert listed is not None

@@ -22,6 +22,8 @@ _CAUSES: Mapping[str, str] = {
     "local-rank": "{line} waits for --local_rank, which nobody gives: read the variable LOCAL_RANK there",
     "address": "{line} sets the rendezvous address to {value}: leave MASTER_ADDR to ipexctl, and init_method out",
     "torchrun": "a torchrun in the run makes a world of its own: start the script itself, or --engine torchrun SCRIPT",
+    "mpirun": "each rank starts an mpirun of its own, whose processes work with each other alone: leave it out, often "
+    "by an option of the script (--cpu 1, --num-procs 1); the ranks are processes of one mpirun already",
     "spawn": "the processes that a rank starts, as by torch.multiprocessing.spawn, work with each other alone: leave "
     "out the spawn, and read RANK, LOCAL_RANK and WORLD_SIZE; or --per-host, where MASTER_ADDR and MASTER_PORT stay as "
     "they are given, and the processes of all hosts are numbered on from NODE_RANK",

@@ -78,6 +78,9 @@ _DATASETS_BAR = re.compile(r"\[[\d:]{4,12}(?:<[^,\]]{1,20})?, {0,4}[\d.]{1,15} e
 _METRIC = re.compile(r"\s{0,20}::metric ")
 _FIELD = re.compile(r"\b(name|value|step)=([^\s=]{1,80})")
 _NAME = re.compile(r"[A-Za-z_][\w./-]{0,79}")
+_ROW = re.compile(
+    r" {0,4}\| {0,40}(?:\w{1,20}/)?(\w{1,40}) {0,40}\| {0,40}([-+.\w]{1,20}) {0,40}\|\s{0,4}$"
+)  # OpenAI's logger
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "infinity": math.inf}
 
 
@@ -96,6 +99,8 @@ def read_figures(line: str) -> dict[str, float]:
         return {}
     if _METRIC.match(line):
         return _read_metric(line)
+    if row := _ROW.match(line):
+        line = f"{row[1]} {row[2]}"
     figures = _read_bar(line)
     for key, value in _read_pairs(line):
         figures.setdefault(key, value)

@@ -1,7 +1,7 @@
 """Whether the ranks of a run work together: what the processes of each have told, folded into worlds. Pure."""
 
 from collections import Counter
-from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple, Union
+from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Set, Tuple, Union
 
 from ipexctl.protocol import hooks
 from ipexctl.protocol.journal import SeparateWorlds
@@ -32,18 +32,18 @@ class RankMeeting(NamedTuple):
     def outer(self) -> "Tuple[int, FrozenSet[Tuple[str, int]]]":
         """The size of the largest world that was used together with another rank, and this rank's members of such ones
         (via, member). A world with all its members in this rank (`torch.multiprocessing.spawn`) is no such one."""
-        size = max([size for size, is_own in self._list_used() if not is_own] or [1])
+        size = max([size for _, size, is_own in self._list_used() if not is_own] or [1])
         return size, frozenset((via, member) for via, of, member, exchanged in self.worlds if exchanged and of == size)
 
     @property
-    def has_own_world(self) -> bool:
-        """Says whether processes of this rank have met each other alone."""
-        return any(is_own for _, is_own in self._list_used())
+    def own_worlds(self) -> "Set[str]":
+        """Via what processes of this rank have met each other alone."""
+        return {via for via, _, is_own in self._list_used() if is_own}
 
-    def _list_used(self) -> "List[Tuple[int, bool]]":
-        """The sizes of the worlds that were used, and whether all their members are processes of this rank."""
+    def _list_used(self) -> "List[Tuple[str, int, bool]]":
+        """Via and sizes of the worlds that were used, and whether all their members are processes of this rank."""
         members = Counter((via, size) for via, size, _, exchanged in self.worlds if exchanged)
-        return [(size, own >= size) for (_, size), own in members.items()]
+        return [(via, size, own >= size) for (via, size), own in members.items()]
 
 
 Meetings = Dict[int, RankMeeting]  # by rank
@@ -94,9 +94,10 @@ def find_separate_worlds(meetings: "Meetings", awaited: "Iterable[int]") -> "Opt
     if sum(worlds.values()) < 2:
         return SeparateWorlds({})
     causes = dict.fromkeys(cause for known in meetings.values() for cause in known.causes)
-    outer = [known for known in meetings.values() if not known.has_own_world]
-    if len(outer) < len(meetings):
-        causes = {("spawn", "", ""): None, **causes}
+    outer = [known for known in meetings.values() if not known.own_worlds]
+    own = {via for known in meetings.values() for via in known.own_worlds}
+    if own:
+        causes = {("mpirun" if own == {"mpi"} else "spawn", "", ""): None, **causes}
     joined = max([size for known in outer for _, size, _, _ in known.worlds] or [0])
     steps = min([known.steps for known in meetings.values() if known.steps] or [0])
     return SeparateWorlds(worlds, steps, joined, list(causes)[:CAUSE_LIMIT])

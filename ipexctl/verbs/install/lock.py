@@ -383,12 +383,14 @@ def _describe_old_releases(
     notes = []
     for name in [*names, *drawn]:
         taken, last = versions[name], newest.get(name, versions[name])
-        if Version(taken) < Version(last):
+        early = Version(taken).is_prerelease
+        if Version(taken) < Version(last) or (early and not Version(last).is_prerelease):
             exact = [*asked, f"{name}=={last}"]
             try:
                 packages.resolve_wheels(tool, exact, request.target, sources)
             except UsageError as error:
-                what = f"{name} {taken} is an older release than the newest, {last}"
+                kind = "a pre-release, and the newest release is" if early else "an older release than the newest,"
+                what = f"{name} {taken} is {kind} {last}"
                 if isinstance(error.hint, Hint):
                     needed = error.hint.words[-1]
                     because = f"{last} needs {needed}, of which there are only sources"
@@ -399,7 +401,7 @@ def _describe_old_releases(
                 elif name in names:
                     cause = _UV_CAUSE.search(" ".join(error.reasons))
                     notes.append(f"{what}, because {cause[1]}" if cause else what)
-        elif name in names and Version(taken).is_prerelease:
+        elif name in names and early:
             notes.append(f"{name} {taken} is a pre-release: there is no other wheel of it; --build {name} makes one")
     return notes
 

@@ -99,3 +99,6 @@ def test_worlds_of_processes_that_ranks_start_are_a_cause_and_no_group_that_was_
     result += [world(rank, 2, member) for rank in range(2) for member in range(2)]
     result += [world(rank, 2, member, used=False) for rank in range(2) for member in range(2)]
     assert find_separate_worlds(meetings(result), ()) == SeparateWorlds({1: 2}, 0, 0, [("spawn", "", "")])
+    result = [alone(rank, 0) for rank in range(2)]
+    result += [world(rank, 2, member, "mpi") for rank in range(2) for member in range(2)]
+    assert find_separate_worlds(meetings(result), ()) == SeparateWorlds({1: 2}, 0, 0, [("mpirun", "", "")])
