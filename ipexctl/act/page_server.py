@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6
 
-from ipexctl.model.errors import Exit, UsageError
 from ipexctl.protocol.http_bounds import BoundedHandler, BoundedServer
+from ipexctl.store.private_files import refuse_os_errors
 
 _HEADERS = {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer",
             "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
@@ -40,11 +40,8 @@ def serve_page(address: tuple[str, int], render: Callable[[], str]) -> Iterator[
     class Server(BoundedServer, ThreadingHTTPServer):
         address_family = AF_INET6 if ":" in address[0] else AF_INET
 
-    try:
+    with refuse_os_errors(f"{address[0]} port {address[1]}", "cannot be listened on"):
         server = Server(address, Handler)
-    except OSError as error:
-        what = f"nothing can listen on {address[0]} port {address[1]}"
-        raise UsageError(f"{what}: {(error.strerror or str(error)).lower()}", exit=Exit.STEP) from None
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]
     names = {f"{name}:{server.server_port}" for name in (shown, "localhost")}
     threading.Thread(target=server.serve_forever, args=(0.2,), name="page", daemon=True).start()

@@ -7,9 +7,10 @@ from typing import Literal
 from ipexctl.act.bundled_files import find_by_name, list_bundled_files
 from ipexctl.decide.bundled import list_needed_files, localize_playbook, read_title
 from ipexctl.model.answers.examples import CopiedExampleAnswer, ExamplesAnswer, ListedExample, ShownExampleAnswer
-from ipexctl.model.errors import Exit, UsageError, advise
+from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.events import Started, Workflow, finish_verb
 from ipexctl.model.text import printable
+from ipexctl.store.private_files import refuse_os_errors
 
 
 def examples(*, playbooks_only: bool = False) -> Workflow[None]:
@@ -40,13 +41,10 @@ def copy(name: str, directory: Path, *, force: bool = False) -> Workflow[None]:
             f"{printable(str(directory), 300)} has other files of these names", reasons=existing, hint=hint
         )
     yield Started("examples copy", "", ())
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for each, text in texts.items():
+    for each, text in texts.items():
+        with refuse_os_errors(directory / each, "cannot be written"):
+            directory.mkdir(parents=True, exist_ok=True)
             (directory / each).write_text(text, encoding="utf-8")
-    except OSError as error:
-        why = f"{printable(str(error.filename), 300)}: {error.strerror}"
-        raise UsageError("the example cannot be written", reasons=[why], exit=Exit.STEP) from None
     answer = CopiedExampleAnswer(str(directory), tuple(texts), _suggest_command(path, directory / path.name))
     yield from finish_verb("examples copy", answer)
 

@@ -9,6 +9,7 @@ from ipexctl.act.context import Context
 from ipexctl.model.errors import Exit, Failure, Kind, LinkError, UsageError, advise
 from ipexctl.model.events import Ended, HostFailed, Message, Output, Started, Workflow
 from ipexctl.model.hosts import Command, Host, Link
+from ipexctl.store.private_files import refuse_os_errors
 
 if TYPE_CHECKING:
     from ipexctl.act.ssh.link import SSHLink
@@ -58,18 +59,16 @@ def forward(host: Host, port: int, remote_port: int, context: Context) -> Workfl
     from ipexctl.act.ssh.terminal import forward_port
 
     refusals = SimpleQueue[str]()
-    try:
-        with forward_port(link, port, remote_port, refusals.put):
-            text = f"127.0.0.1:{port} is port {remote_port} of {host.name} (Ctrl-C ends this)"
-            yield Message(text, code="serving")
-            while link.alive:
-                time.sleep(0.1)
-                try:
-                    yield Message(f"port {remote_port}: {refusals.get_nowait()}", "warning", host.name, "refused")
-                except Empty:
-                    continue
-    except OSError as error:
-        raise UsageError(f"port {port} of this machine cannot be used: {error.strerror}", exit=Exit.STEP) from None
+    used = refuse_os_errors(f"port {port} of this machine", "cannot be used")
+    with used, forward_port(link, port, remote_port, refusals.put):
+        text = f"127.0.0.1:{port} is port {remote_port} of {host.name} (Ctrl-C ends this)"
+        yield Message(text, code="serving")
+        while link.alive:
+            time.sleep(0.1)
+            try:
+                yield Message(f"port {remote_port}: {refusals.get_nowait()}", "warning", host.name, "refused")
+            except Empty:
+                continue
     raise LinkError(Failure(host.name, Kind.UNREACHABLE, "the connection was lost", code="lost"))
 
 

@@ -16,12 +16,13 @@ from ipexctl.decide.launch.checkpoints import find_checkpoint_directory, find_re
 from ipexctl.decide.launch.environment import parse_user_env
 from ipexctl.decide.launch.programs import Start, is_program_name, parse_file
 from ipexctl.model.engines import Engine, read_engines
-from ipexctl.model.errors import UsageError, advise
+from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Setting
 from ipexctl.model.notifications import split_command
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import printable
+from ipexctl.store.private_files import refuse_os_errors
 from ipexctl.verbs.files.project import Project, find_project
 
 if TYPE_CHECKING:
@@ -172,11 +173,8 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
         raise UsageError(f"the script {shown} does not exist{question}", hint=hint, meant=meant)
     if path.suffix == ".ipynb":
         raise UsageError(f"{shown} is a notebook", hint=f"jupyter nbconvert --to python {shlex.quote(shown)}")
-    try:
-        with path.open("rb") as file:
-            return parse_file(word, file.read(_FILE_SIZE_LIMIT), os.access(path, os.X_OK), args)
-    except OSError as error:
-        raise UsageError(f"{shown} cannot be read: {str(error.strerror).lower()}") from None
+    with refuse_os_errors(path, "cannot be read", Exit.INPUT), path.open("rb") as file:
+        return parse_file(word, file.read(_FILE_SIZE_LIMIT), os.access(path, os.X_OK), args)
 
 
 def _refuse_launcher(word: str, line: str, args: tuple[str, ...]) -> None:

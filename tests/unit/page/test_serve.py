@@ -206,7 +206,7 @@ def test_after_its_end_nothing_listens() -> None:
 
 def test_a_port_in_use_is_an_error_and_not_another_port(url: str) -> None:
     port = urlsplit(url).port or 0
-    with pytest.raises(UsageError, match=f"nothing can listen on 127.0.0.1 port {port}"):
+    with pytest.raises(UsageError, match=f"127.0.0.1 port {port} cannot be listened on"):
         serve_page(("127.0.0.1", port), str).__enter__()
 
 
