@@ -510,10 +510,10 @@ def ask_passphrase(question: str, interrupts: Interrupts) -> str | None:
     """The answer to ``question``, typed without an echo; None where there is no terminal, and after a signal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return None
-    before = termios.tcgetattr(sys.stdin)
-    termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, [*before[:3], before[3] & ~termios.ECHO, *before[4:]])
     interrupts.asking.set()
     time.sleep(_ERASE_SECONDS)
+    before = termios.tcgetattr(sys.stdin)
+    termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, [*before[:3], before[3] & ~termios.ECHO, *before[4:]])
     print(question, end="", file=sys.stderr, flush=True)
     try:
         while not (interrupts.arrived or select.select([sys.stdin], [], [], 0.1)[0]):
@@ -521,5 +521,5 @@ def ask_passphrase(question: str, interrupts: Interrupts) -> str | None:
         return None if interrupts.arrived else sys.stdin.readline().rstrip("\n")
     finally:
         print(file=sys.stderr, flush=True)  # nothing of the answer is echoed, its end neither
-        interrupts.asking.clear()
         termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, before)
+        interrupts.asking.clear()

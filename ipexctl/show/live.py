@@ -176,6 +176,7 @@ class Live:
             while not self._stop.is_set():
                 while not (self._leave.is_set() or self._stop.wait(self.RATE)):
                     if self._held.is_set():
+                        self._keys.close()
                         self._painter.erase()
                         continue
                     self._press()
@@ -197,6 +198,8 @@ class Live:
         goes_on = verb is not None and verb.verb in _WITH_KEYS and attempt is not None and not attempt.is_final
         if not (self._wants_keys and goes_on):
             self._view.keys = False  # what is typed now is neither read nor echoed, which would move the frame
+            if self._wants_keys:
+                self._keys.open()
             return
         pressed = self._keys.open().poll()
         self._view.keys = self._keys.active and not self._keys.pasted

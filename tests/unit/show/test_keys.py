@@ -216,6 +216,7 @@ def test_what_is_typed_while_a_verb_without_keys_works_is_left_to_the_shell(
     program.write_text("from pathlib import Path\n" + SHOWING.replace("{verb}", "bench"))
     with playing(theirs, program, go) as output:
         assert b"2026h" in os.read(output.fileno(), 1 << 16)
+        assert mode(theirs) == (False, False), "no echo, which would move the frame"
         os.write(ours, b"dq\n")
         go.touch()
         assert output.read().endswith(b"done\n")
