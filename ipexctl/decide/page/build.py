@@ -77,6 +77,11 @@ class _PageBuilder:
         run = state.run
         self._state, self._run, self._report = state, run, report
         self._shifts = run.shifts
+        self._results = {rank.rank: rank.state for rank in report.run.ranks} if report.run else {}
+        stalls = (stall for attempt in run.attempts for stall in attempt.stalls)
+        self._groups = {
+            id(stall): {rank: group for group in group_stacks(stall.stacks) for rank in group.ranks} for stall in stalls
+        }
         first = run.attempts[0]
         self._begun = min(self._convert(first.started.head, first.started.at, first.at), first.at)
         paces = ((rank, list_points(series)) for rank, series in run.figures.get("pace", {}).items() if series.count)
@@ -160,12 +165,11 @@ class _PageBuilder:
                 spans += self._list_stall_spans(stall, number, attempt.started.head, stop)
             if (slow := attempt.slowdown and attempt.slowdown.verdict) and slow.host == host:
                 spans.append(page.Span(slow.since - begun, stop - begun, "odd", _describe_slow_host(slow)))
-        outcomes = {each.rank: each.state for each in self._report.run.ranks} if self._report.run else {}
         loss = run.figures.get("loss", {}).get(number)
         return page.RankRow(
             number,
             host,
-            outcomes.get(number, result),
+            self._results.get(number, result),
             tuple(spans),
             tuple(sorted(marks, key=lambda mark: mark.at)),
             pace=self._paces.get(number),
@@ -207,7 +211,7 @@ class _PageBuilder:
         event = stall.event
         if rank not in event.ranks:
             return []
-        group = next((group for group in group_stacks(stall.stacks) if rank in group.ranks), None)
+        group = self._groups[id(stall)].get(rank)
         where = group.where if group else f"no progress for {event.seconds:.0f} s"
         kind: page.SpanKind = "stall"
         if event.kind == "stragglers":

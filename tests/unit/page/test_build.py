@@ -47,6 +47,18 @@ def test_a_recorded_hang_has_who_waits_and_who_is_waited_for() -> None:
     assert not page.live
 
 
+def test_the_page_of_many_ranks_takes_time_that_grows_with_their_number_alone() -> None:
+    """All stacks were compared again for each rank: a record of a stranger held `report` for hours. The limit of
+    each test ends it."""
+    count = 6000
+    begun = e.RunStarted("r1", "a", ("a",) * count, "mpirun", 0.0, "", "gloo", "bf16", {})
+    stall = e.Stalled(tuple(range(count)), 20.0, "all", {}, False, START + 20)
+    stacks = [e.RankStack(rank, "a", rank, "S", "", STACK) for rank in range(count)]
+    events = [begun, stall, *stacks, e.StallCompared((3,), "", ()), e.Ended("run", Exit.LOST)]
+    page = fold_page(Stamped(START + 20 + number, event) for number, event in enumerate(events))
+    assert [number for number, row in enumerate(page.rows) if "odd" in kinds(row)] == [3]
+
+
 def test_stacks_that_were_asked_for_after_a_stall_are_not_those_of_the_stall() -> None:
     stream = list(make_run("hang"))
     [(index, at, bad)] = [
