@@ -22,6 +22,7 @@ from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, AGENTS, BOTH, ROLE, RUNS, Role
 from ipexctl.protocol.timings import Timings
 
+_LINE_LIMIT = 1 << 12  # bytes of what the keeper says first
 _KEEPER_START_TIMEOUT = 60.0  # seconds in which the keeper must listen: 30 for its command, and 30 until it starts
 
 S = TypeVar("S")
@@ -54,7 +55,7 @@ def start_head(link: Link, site: RemoteRunDir, run: str, keeper: KeeperPort, on_
     output = bytearray()
 
     def read_port(data: bytes) -> None:
-        output.extend(data)
+        output.extend(data[: _LINE_LIMIT - len(output)])
         answer = KINDS.read(bytes(output).partition(b"\n")[0])
         if isinstance(answer, messages.KeeperListening) and not keeper.port:
             keeper.set_port(answer.port)

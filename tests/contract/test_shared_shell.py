@@ -178,3 +178,10 @@ def test_what_only_resembles_the_end_is_output() -> None:
     data = b"a\nipexctl-0124 0\n\nipexctl-012\n ipexctl-0123 1\nb"
     assert end.extract_output(data) + end.extract_output(b"\nipexctl-0123\n") == data
     assert end.ended
+
+
+def test_a_last_line_without_an_end_is_not_gathered() -> None:
+    """A host that never ended it took a core here, the longer the more."""
+    end = EndFinder(b"ipexctl-0123")
+    assert end.extract_output(b"a\nipexctl-0123 " + b"0" * 99) == b"a"
+    assert (end.ended, end.status) == (True, 255)

@@ -13,6 +13,8 @@ from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Command
 from ipexctl.model.text import parse_integer
 
+_LAST_LINE = 64  # bytes of the line behind a command, and more: a longer one has no status
+
 
 def format_request(command: Command, nonce: bytes) -> bytes:
     """Returns a command as a shared shell takes it. The nonce comes on the shell's input only: other users of the host
@@ -41,7 +43,7 @@ class EndFinder:
         data = self._held + data
         start = data.find(mark)
         end = data.find(b"\n", start + len(mark)) if start >= 0 else -1
-        if end >= 0:
+        if end >= 0 or 0 <= start < len(data) - _LAST_LINE:
             self.ended, self._held = True, b""
             status = parse_integer(data[start + len(mark) : end], 255)
             if status is not None:

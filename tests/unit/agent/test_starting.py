@@ -85,6 +85,12 @@ def test_of_a_head_whose_keeper_crashes_the_others_are_reported_at_once() -> Non
     assert "the run's keeper did not start: " in error.failure.what
 
 
+def test_of_a_head_whose_first_line_has_no_end_no_more_is_gathered() -> None:
+    keeper, listening, error = answer_on_head(b" " * 5000 + LISTENING)
+    assert (keeper.port, listening) == (0, [])
+    assert error
+
+
 def test_a_head_that_is_well_has_a_keeper_and_a_guard() -> None:
     ready = KINDS.write(messages.GuardReady()) + b"\n"
     assert answer_on_head(LISTENING, ready)[1:] == ([4000], None)
