@@ -425,9 +425,10 @@ def list_open_lines(state: RunState, rank: RankState) -> list[str]:
 
 
 def _find_last_line(state: RunState, rank: RankState) -> str:
-    """One line: its bar if it draws one, else its last line that is not blank."""
+    """One line: its bar if it draws one, else the last that has a word and is not known to be harmless."""
     whole = (format_line(line) for line in reversed(rank.tail.split(b"\n")))
-    return next(iter(list_open_lines(state, rank)[::-1]), "") or next((line for line in whole if line.strip()), "")
+    telling = (line for line in whole if any(map(str.isalnum, line)) and find_harmless(line) is None)
+    return next(iter(list_open_lines(state, rank)[::-1]), "") or next(telling, "")
 
 
 def _format_steps(group: Sequence[RankState]) -> str:

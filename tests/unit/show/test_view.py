@@ -96,11 +96,13 @@ def test_a_pace_is_computed_from_steps_and_falls_to_zero_when_they_stop() -> Non
 
 
 def test_harmless_lines_are_one_number_that_a_key_opens() -> None:
-    run = made((0, b"one\n"))
+    run = made((0, b"one\n-----\n"))
     for rank in range(4):
         run.handle_event(Stamped(run.state.at, e.Output(rank, "a", "err", HOST_NAME * 6)))
     view = run
     shown = press(view)
+    rows = [line.split()[-1] for line in shown.splitlines()[2:6]]
+    assert rows == ["one", "s", "s", "s"], "the last line of a rank is one that says something"
     assert shown.splitlines()[-2].endswith("── 24 known harmless lines hidden [w] ─")
     assert "cannot be retrieved" not in shown
     shown = press(view, "w")
