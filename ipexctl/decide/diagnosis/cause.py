@@ -16,6 +16,7 @@ _END_DELAY = 2.0  # seconds by which the end of a process may follow what its pe
 _CRASH_DELAY = 0.25  # the same for one that a signal ended: its sockets are closed before its parent hears of it
 # The entries for ranks that ended well and were missed, for any that others waited for, and for the one that it was.
 _ENDED_EARLY, _LATE, _LATE_RANK = "ended-early", "late", "late-rank"
+_PEER_CLOSED = "peer-closed"  # the entry for sockets of the script, over which it may talk to other ranks
 # The same for ranks that others waited for in the rendezvous, and the stages of a rank that has not been there.
 _RENDEZVOUS, _ABSENT, _STAGES_BEFORE = "rendezvous", "rendezvous-absent", ("", "start", hooks.PYTHON, hooks.TORCH)
 
@@ -37,6 +38,11 @@ class _Judged(Record):
     @property
     def is_symptom(self) -> bool:
         return self.match is not None and self.match.known.symptom
+
+    @property
+    def is_of_closed(self) -> bool:
+        """Whether a socket of the script was closed by a process, which may have been a rank."""
+        return self.match is not None and self.match.known.code == _PEER_CLOSED
 
     @property
     def named(self) -> str | None:
@@ -81,6 +87,9 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
         name = f"rank {first.rank.rank}"
         aborted = (each for each in others if first.rank.status in each.abort_statuses and each.named != name)
         first = next((each for each in soon if each.evidence.signal and not each.is_symptom), next(aborted, first))
+    if first.is_of_closed:
+        rest = [each for each in others if not each.is_of_closed and each.rank.at < first.rank.at + _END_DELAY]
+        first = next((each for each in rest if each.is_own), _find_silent_end(first, rest) or first)
     match = first.match
     if first.is_symptom:
         early = _match_early_ends(errors, first, ranks) or _match_absent_ranks(errors, first, ranks)

@@ -246,7 +246,8 @@ def _find_cause(
         who = (
             "An administrator, a batch system, a daemon that watches memory, a limit of CPU time (ulimit -t) or kill -9"
         )
-        title = "killed by SIGKILL, not by the kernel for lack of memory nor by ipexctl"
+        whose = "" if cause.failed[0].signal else "a process that the rank started was "
+        title = f"{whose}killed by SIGKILL, not by the kernel for lack of memory nor by ipexctl"
         diagnosis = replace(diagnosis, title=title, why=f"{who} sends it.")
         fix = command = advise("logs", run)
     resumed = attempt.started.resumed

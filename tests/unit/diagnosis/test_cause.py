@@ -86,6 +86,20 @@ def test_a_rank_that_ended_by_itself_comes_before_those_that_only_missed_it(end:
     assert judge(failed(0, 5.0, PEER), replace(failed(1, 9.0), **end)) == ([0, 1], "peer"), "it came of it"
 
 
+@pytest.mark.parametrize(
+    "other", [failed(1, 5.3, "ValueError: my batch"), replace(failed(1, 5.3), status=None, signal=9)]
+)
+def test_a_rank_that_failed_comes_before_one_whose_socket_was_closed_by_it(other: RankOutcome) -> None:
+    """As of LightGBM, of a parameter server, of sockets of the script."""
+    reset = "ConnectionResetError: [Errno 104] Connection reset by peer"
+    assert judge(failed(0, 5.0, reset), other)[0] == [1, 0]
+    assert judge(failed(0, 5.0, reset), failed(2, 5.1, PEER), other)[0] == [1, 0, 2]
+    assert judge(failed(2, 5.0, PEER), failed(0, 5.1, reset)) == ([0, 2], "peer-closed"), (
+        "it is of a process of its own"
+    )
+    assert judge(failed(0, 5.0, reset), replace(other, at=9.0))[0] == [0, 1]
+
+
 def test_a_rank_whose_own_hook_wrote_its_exception_comes_before_those_that_only_missed_it() -> None:
     hooked = replace(failed(1, 6.7), tail="step 9 loss 0.3\ncustom hook: sorry")
     assert judge(failed(0, 5.0, PEER), hooked, failed(2, 5.1, PEER)) == ([1, 0, 2], None)
