@@ -132,6 +132,12 @@ def describe_changes(base: InstallMarker, lock: Lock) -> str:
     words = [f"adds {name} {new[name]}" for name in new if name not in old]
     words += [f"removes {name} {old[name]}" for name in old if name not in new]
     words += [f"{name} {old[name]} → {new[name]}" for name in new if name in old and new[name] != old[name]]
+    wheels = {(wheel.name, wheel.sha256) for wheel in lock.wheels}
+    words += [
+        f"another wheel of {name} {version}"
+        for name, version in new.items()
+        if old.get(name) == version and name in base.wheels and (name, base.wheels[name]) not in wheels
+    ]
     return join_names(words, 6)
 
 

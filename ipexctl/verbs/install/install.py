@@ -173,8 +173,8 @@ def _choose_wheels(
     require_one_mpi(chosen.packages)
     if model and chosen.id != model.id and task.like not in inventory.names:
         what = f"the environment of {task.like} cannot be made again: hosts left out would keep another one"
-        changes = planning.describe_changes(model, chosen) or "wheels of the same versions have other contents"
-        raise UsageError(what, reasons=[changes], hint="for all hosts: without --limit", exit=Exit.STEP)
+        reasons = [*filter(None, [planning.describe_changes(model, chosen)])]
+        raise UsageError(what, reasons=reasons, hint="for all hosts: without --limit", exit=Exit.STEP)
     return InstallJob(inventory, context, failed, venv, chosen.id, task, wanted.sources, stack, chosen, facts)
 
 

@@ -12,6 +12,7 @@ from ipexctl.decide.planning.install import (
     advise_place,
     choose_next_script,
     choose_venv,
+    describe_changes,
     format_pylock,
     group_hosts_by_tokens,
     list_download_origins,
@@ -81,6 +82,9 @@ def test_an_environment_with_the_same_torch_is_linked_and_only_what_differs_is_f
     why = "instead of base: removes tabulate 0.9.0, numpy 1.26.3 → 1.26.4"
     assert (made.steps["same"].why, made.steps["same"].wheels) == (why, (NUMPY,))
     assert (made.steps["drifted"].why, made.steps["drifted"].wheels) == ("instead of base", LOCK.wheels)
+    rebuilt = replace(base, packages=LOCK.packages, wheels={**wheels, "numpy": "e" * 64})
+    assert describe_changes(rebuilt, LOCK) == "another wheel of numpy 1.26.4"
+    assert describe_changes(replace(rebuilt, wheels={}), LOCK) == "", "nobody knows which it has"
 
 
 def test_the_text_of_a_plan_is_the_dry_run() -> None:
