@@ -16,7 +16,7 @@ from ipexctl.decide.script_imports import Module, parse_script, walk_certain
 from ipexctl.model.answers.tools import ScriptUse
 from ipexctl.model.errors import Hint, Note, UsageError
 from ipexctl.model.json_values import Record
-from ipexctl.model.text import join_names, pluralize, printable
+from ipexctl.model.text import group_pairs, join_names, pluralize, printable
 from ipexctl.model.toml import parse_toml
 
 Kind = Literal["api", "backend", "device", "keyword", "package", "variable", "word", "option"]
@@ -33,6 +33,7 @@ _GUARD = re.compile(r"cuda|gpu|device|is_available|accelerator", re.IGNORECASE) 
 _MODULES = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl", "torch", "accelerate")
 _CCL = ("init_process_group", "new_group", "init_device_mesh")
 _RANKS = ("rank", "local_rank")  # names of numbers
+_FOLLOWED_LIMIT = 50  # other files that are read
 _SHOWN_WIDTH = 100  # characters of a source line that are shown
 
 
@@ -152,17 +153,17 @@ def describe_gpu_needs(
     function of a module that ``find_modules`` finds in its project."""
     rules = [rule for rule in known if rule.of == GPU]
     needs = dict[str, None]()
-    pending, followed = [("", parse_script(text))], set[str]()
+    pending, followed = [("", parse_script(text))], set[tuple[str, str]]()
     for file, tree in pending:  # which grows
         nodes = walk_certain(tree, is_script=not file)
         for line, name in sorted({(line, name) for line, name, _ in _scan_tree(tree, rules, nodes)}):
             needs[f"{name} in line {line}" + (f" of {printable(file)}" if file else "")] = None
-        for owner, function in _list_foreign_calls(tree, nodes):
-            if f"{owner}.{function}" not in followed:
-                followed.add(f"{owner}.{function}")
-                call = ast.parse(f"{function}()").body
-                for module in [*find_modules(owner)][-1:]:
-                    pending.append((module.name, ast.Module([*parse_script(module.code).body, *call], [])))
+        calls = [call for call in dict.fromkeys(_list_foreign_calls(tree, nodes)) if call not in followed]
+        followed.update(calls)
+        for owner, functions in group_pairs(calls).items() if len(pending) < _FOLLOWED_LIMIT else ():
+            statements = ast.parse("\n".join(f"{name}()" for name in functions)).body
+            for module in [*find_modules(owner)][-1:]:
+                pending.append((module.name, ast.Module([*parse_script(module.code).body, *statements], [])))
     if not needs:
         return ()
     text = f"{printable(script)} needs a GPU ({join_names([*needs], 3)}), and no host has one; what to write instead:"
