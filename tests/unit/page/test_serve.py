@@ -14,7 +14,9 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -27,14 +29,19 @@ from ipexctl.loop import log_event, read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
+from ipexctl.model.hosts import Command, Completed, Host, Inventory
 from ipexctl.model.page import RunPage
 from ipexctl.protocol import http_bounds
+from ipexctl.protocol.messages import KINDS, RunDescription, RunListing, RunRow
+from ipexctl.protocol.paths import RUNS
+from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.show.page import render
 from ipexctl.store.debug_log import DebugLog
 from ipexctl.store.masking import SECRETS, Masker
 from ipexctl.verbs.run import serve
 from ipexctl.verbs.run.report import MaskedFold
 from ipexctl.verbs.run.serve import LivePage
+from tests.fakes import FakeOpener
 from tests.unit.page.runs import fold_page, make_run
 from tests.unit.show.streams import START
 
@@ -185,6 +192,28 @@ def test_a_browser_gets_a_file_for_its_user_alone_and_not_the_token(tmp_path: Pa
     assert (mode, rest) == ("600", ["[]"])
     assert f"url={url}" in page
     assert not [*(tmp_path / "state").iterdir()], "it is gone with the server"
+
+
+def test_watch_opens_that_file_and_not_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    place = f"/home/u/{RUNS}/r1-h0"
+    about = RunDescription("r1", "t", "a", {"a": NodeSpec("l0", [0], place, "python3")}, "nonce")
+    row = RunRow("r1", "t", "me", 1.0, 1, "running", ["a"], place)
+
+    def answer(_: Host, command: Command) -> Completed:
+        value: Any = RunListing([row]) if command.argv[0] == "ipexctl-list_runs.sh" else about
+        return Completed(0, KINDS.write(value) + b"\n")
+
+    context = Context(FakeOpener(answer), tmp_path, tmp_path)
+    page = LivePage(MaskedFold(Masker({}), read_known_errors), context)
+    hosts = Inventory((Host("a", "a"),), "test")
+    watching = serve.watch(None, hosts, context, page, ("127.0.0.1", 0), show=True)
+    with contextlib.closing(watching):
+        [shown] = [event for event in islice(watching, 5) if isinstance(event, e.Message) and event.code == "serving"]
+    token = urlsplit(shown.text.split()[5]).path
+    assert token.count("/") == 2
+    assert [address.startswith("file:///") and token not in address for address in opened] == [True]
 
 
 def test_the_address_is_shown_and_not_logged(tmp_path: Path) -> None:
