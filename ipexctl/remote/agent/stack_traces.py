@@ -10,17 +10,7 @@ import time
 from contextlib import suppress
 from typing import Dict, Iterator, List, Tuple
 
-from ipexctl.protocol.hooks import (
-    ASK,
-    ERROR,
-    RAISED,
-    RANKS,
-    STACK_LIMIT,
-    STACKS,
-    STACKS_REQUEST,
-    STACKS_SIGNAL,
-    THREAD_ERROR,
-)
+from ipexctl.protocol import hooks
 from ipexctl.protocol.rank_records import RankStack
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, procs
@@ -51,7 +41,7 @@ def collect_stacks(
     all_now = procs.list_processes()
     todo: List[Tuple[int, int, str]] = []
     for rank, wrapper in sorted(wrappers.items()):
-        path = os.path.join(directory, RANKS, "%d%s" % (rank, STACKS))
+        path = os.path.join(directory, hooks.RANKS, "%d%s" % (rank, hooks.STACKS))
         family = procs.find_descendants(wrapper.pid, all_now)  # the script itself first
         answering = [pid for pid in family if has_file_open(pid, path)][:PROCESS_LIMIT]
         todo += [(rank, pid, path) for pid in answering or family[:1]]
@@ -81,11 +71,11 @@ def collect_stacks(
 def _read_errors(path: str, pid: int) -> str:
     """Returns a line for each uncaught exception of a living process: in its main thread, in another one."""
     lines = ""
-    for ending in (ERROR, THREAD_ERROR):
+    for ending in (hooks.ERROR, hooks.THREAD_ERROR):
         with suppress(OSError, ValueError):
-            record = files.read_json("/", "%s.%d%s" % (path[: -len(STACKS)], pid, ending), files.RANK_LIMIT)
+            record = files.read_json("/", "%s.%d%s" % (path[: -len(hooks.STACKS)], pid, ending), files.RANK_LIMIT)
             record.pop("argv", None)
-            lines += "\n%s%s\n" % (RAISED, json.dumps(record))
+            lines += "\n%s%s\n" % (hooks.RAISED, json.dumps(record))
     return lines
 
 
@@ -94,7 +84,7 @@ def _ask_for_stacks(
 ) -> "Dict[str, str]":
     """Returns what the processes append to their files: each is asked at once if it did not answer the request."""
     texts = dict.fromkeys(asked, "")
-    for number, field in ((STACKS_REQUEST, b"SigIgn:"), (STACKS_SIGNAL, b"SigCgt:")):
+    for number, field in ((hooks.STACKS_REQUEST, b"SigIgn:"), (hooks.STACKS_SIGNAL, b"SigCgt:")):
         silent = {path: pid for path, pid in asked.items() if not texts[path]}
         for path, pid in list(silent.items()):
             if not has_file_open(pid, path) or not has_signal(pid, field, number):  # it may have ended meanwhile
@@ -109,7 +99,7 @@ def _ask_for_stacks(
 def _ask_for_collectives(path: str, pid: int) -> bool:
     """Whether a thread of the process waits to be asked (`_ipexctl_collectives`)."""
     try:
-        os.close(os.open("%s.%d%s" % (path[: -len(STACKS)], pid, ASK), os.O_WRONLY | os.O_NONBLOCK))
+        os.close(os.open("%s.%d%s" % (path[: -len(hooks.STACKS)], pid, hooks.ASK), os.O_WRONLY | os.O_NONBLOCK))
     except OSError:
         return False
     return True
@@ -135,7 +125,7 @@ def _collect_answers(
     texts: Dict[str, str] = {}
     for path in asked:
         # The main thread is the last one.
-        texts[path] = procs.read_tail(path, STACK_LIMIT, before[path]).decode("utf-8", "replace")
+        texts[path] = procs.read_tail(path, hooks.STACK_LIMIT, before[path]).decode("utf-8", "replace")
         before[path] = _get_size(path)
     return texts
 
@@ -152,7 +142,7 @@ def has_file_open(pid: int, path: str) -> bool:
         held = any(os.readlink("/proc/%d/fd/%s" % (pid, fd)) == wanted for fd in os.listdir("/proc/%d/fd" % pid))
     except OSError:
         return False
-    return held and has_signal(pid, b"SigCgt:", STACKS_SIGNAL)
+    return held and has_signal(pid, b"SigCgt:", hooks.STACKS_SIGNAL)
 
 
 def has_signal(pid: int, field: bytes, number: int) -> bool:
