@@ -152,13 +152,13 @@ def test_a_script_that_meets_elsewhere_is_named_with_its_line(
 
 
 def test_a_line_of_another_module_of_the_script_or_of_a_library_is_found(tmp_path: Path) -> None:
-    (tmp_path / "setup_env.py").write_text("import os\n\ndef set(): os.environ['MASTER_ADDR'] = 'node7'\n")
+    (tmp_path / "setup_env.py").write_text("import os\n\ndef set(): os.environ['MASTER_ADDR'] = '10.9.9.9'\n")
     script = f"import torch, setup_env\nsetup_env.set()\n{JOIN}\n"
     assert f"{tmp_path}/setup_env.py:3" in [
         each.line for each in run(tmp_path, script) if isinstance(each, RankRendezvous)
     ]
     library = {
-        "launching": f"import os, torch\ndef begin():\n    os.environ['MASTER_ADDR'] = os.uname()[1]\n    {JOIN}"
+        "launching": f"import os, torch\ndef begin():\n    os.environ['MASTER_ADDR'] = '.'.join('1234')\n    {JOIN}"
     }
     reported = run(tmp_path / "b", "import launching\nlaunching.begin()", files=library)
     assert [each.line.partition("site-packages/")[2] for each in reported if isinstance(each, RankRendezvous)] == [
