@@ -30,16 +30,17 @@ _COMMANDS = {
 }
 _WAIT_LIMIT = 300.0  # seconds for a leader
 _TURNS_TIME = 10.0  # seconds in which hosts take their turns in taking the leader's place
-_KNOWLEDGE = {"gone": 0, LEADERLESS: 1}  # states of a run of which another host knows more
 
 
 class DiscoveredRun(Record):
     """A run as its head describes it; ``head`` is the host's name in this inventory. Without one (leaderless) it is any
-    of its hosts, and ``away`` has the run's directory on each."""
+    of its hosts, ``away`` has the run's directory on each, and ``cut_off`` is a host with the end that it saw when it
+    was parted from the others."""
 
     head: str
     row: RunRow
     away: Mapping[str, str] = field(default_factory=dict)
+    cut_off: "DiscoveredRun | None" = None
 
     @property
     def is_over(self) -> bool:
@@ -70,11 +71,21 @@ def find_runs(inventory: Inventory, context: Context) -> Workflow[RunSurvey]:
     answers, unreachable = split_results(results)
     runs = [DiscoveredRun(host, row) for host, answer in answers.items() for row in answer.runs]
     # Entries of one machine list the same; of a run whose head was lost, the host that leads it now knows most.
-    runs.sort(key=lambda run: (_KNOWLEDGE.get(run.row.state, len(_KNOWLEDGE)), run.row.restart))
-    unique = {run.row.run: replace(run, away=_list_away(run, runs)) for run in runs}
+    runs.sort(key=lambda run: (_measure_knowledge(run.row), run.row.restart))
+    unique = dict[str, DiscoveredRun]()
+    for run in runs:
+        before = unique.get(run.row.run)
+        cut_off = before if before and before.row.reason == "lost" else before and before.cut_off
+        unique[run.row.run] = replace(run, away=_list_away(run, runs), cut_off=cut_off)
     orphans = [OrphanDirectory(host, *row) for host, answer in answers.items() for row in answer.orphans]
     found = sorted(unique.values(), key=lambda run: run.row.started)
     return RunSurvey(tuple(found), tuple(orphans), tuple(unreachable), tuple(answers))
+
+
+def _measure_knowledge(row: RunRow) -> int:
+    """Returns how much a host knows of a run, compared with others: they may go on without one that lost them."""
+    lost = row.state == "ended" and row.reason == "lost"
+    return 1 if lost else {"gone": 0, LEADERLESS: 2}.get(row.state, 3)
 
 
 def _list_away(run: DiscoveredRun, runs: Sequence[DiscoveredRun]) -> dict[str, str]:
@@ -83,7 +94,8 @@ def _list_away(run: DiscoveredRun, runs: Sequence[DiscoveredRun]) -> dict[str, s
 
 
 def await_leader(run: DiscoveredRun, inventory: Inventory, context: Context) -> Workflow[DiscoveredRun]:
-    """The run as soon as one of its hosts leads it, which takes a lease and some seconds if one will; else as it is."""
+    """The run as soon as one of its hosts leads it, which takes a lease and some seconds if one will; else as it ended
+    for one that was parted from them, or as it is."""
     hosts = Inventory(tuple(inventory[name] for name in run.away), inventory.source)
     patience = min(2 * run.row.lease, _WAIT_LIMIT) + _TURNS_TIME
     text = f"no host leads run {run.row.run} at this moment: one may within {patience:.0f} s"
@@ -95,7 +107,7 @@ def await_leader(run: DiscoveredRun, inventory: Inventory, context: Context) -> 
         if led:
             return led[0]
         time.sleep(1.0)
-    return run
+    return run.cut_off or run
 
 
 def choose_run(

@@ -123,3 +123,29 @@ def test_attach_waits_for_the_host_that_takes_the_place_of_the_head(
     else:
         with pytest.raises(UsageError, match="no host that leads run"):
             list(finding)
+
+
+def test_the_end_that_a_host_saw_which_lost_the_others_counts_where_none_of_them_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cut off when it led; the next head is out of reach now, and the host of a part has no other yet."""
+    monkeypatch.setattr(run_discovery, "_TURNS_TIME", 0.2)
+    about = (RUN, "t", "me", 1.0, 2)
+    rows = {
+        "a": RunRow(*about, "ended", ["a", "b"], PLACE, reason="lost"),
+        "b": RunRow(*about, "leaderless", ["b"], PLACE, lease=0.01),
+    }
+
+    def reply(host: Host, command: Command) -> Completed:
+        listed = RunListing([rows[host.name]]) if command.argv[0] == "ipexctl-list_runs.sh" else ABOUT
+        return Completed(0, KINDS.write(listed) + b"\n")
+
+    context = Context(FakeOpener(reply), tmp_path, tmp_path)
+    inventory = Inventory((Host("a", "a"), Host("b", "b")), "test")
+    events = list(find_watcher("attach", None, inventory, context))
+    assert [event.code for event in events if isinstance(event, e.Message)] == ["leaderless"], (
+        "it waits, and has an end"
+    )
+    rows["b"] = RunRow(*about, "running", ["b"], PLACE, restart=1)
+    events = list(find_watcher("attach", None, inventory, context))
+    assert not [event for event in events if isinstance(event, e.Message)]
