@@ -43,6 +43,7 @@ _EXTENSION_LOCK = "torch/utils/file_baton.py"
 _COMPILER = re.compile(r"(?:^|/)torch/_inductor/(?:async_compile|cpp_builder)\.py$")
 _THREADS_END = "threading.py", "_shutdown"  # where the end of Python waits for threads
 _BOTTOM = ("<module>", "_run_module_as_main")  # functions in which a script begins
+_TWINS_LIMIT = 100  # stacks at one place of which the callers are compared
 _DEPTH_LIMIT = 90  # frames of a stack that may be longer than faulthandler writes (100)
 _LOCK_PLACES = "~/.cache/torch_extensions/*/*/lock, or */lock in TORCH_EXTENSIONS_DIR"
 
@@ -290,9 +291,9 @@ def _find_own_frame(frames: Stack) -> StackFrame | None:
 def _describe_positions(stacks: Sequence[Stack]) -> list[str]:
     """`describe_position` of each; where two are the same, with the callers in which they differ."""
     names = [describe_position(frames) for frames in stacks]
-    described = []
+    groups, described = group_pairs(zip(names, stacks, strict=True)), []
     for frames, name in zip(stacks, names, strict=True):
-        twins = [other for other, same in zip(stacks, names, strict=True) if same == name and other != frames]
+        twins = [other for other in groups[name][:_TWINS_LIMIT] if other != frames]
         pairs = [zip(frames, twin, strict=False) for twin in twins]
         callers = dict.fromkeys(str(next((mine for mine, other in pair if mine != other), "")) for pair in pairs)
         described.append(" ← ".join([name, *filter(None, callers)]))

@@ -362,6 +362,14 @@ def test_the_same_line_reached_from_two_callers_is_reported_with_them() -> None:
     ]
 
 
+def test_stacks_that_all_differ_take_time_that_grows_with_their_number_alone() -> None:
+    """Each was compared with all others: a minute for 2,000 ranks. The limit of each test ends it."""
+    frames = '  File "/w/a.py", line 5 in f\n  File "/w/b.py", line {} in g\n'
+    text = f"Current thread 0x1 (most recent call first):\n{frames}"
+    groups = group_stacks([RankStack(rank, "a", rank, "S", "", text.format(rank)) for rank in range(16_000)])
+    assert groups[1].where.startswith("a.py:5 f ← b.py:1 g")
+
+
 def test_ranks_that_wait_in_several_calls_are_reported_with_all_of_them() -> None:
     barrier = FAULT.replace("all_reduce", "barrier")
     output = format_comparison(group_stacks([stack(0), stack(1), stack(2, barrier), stack(3, LOADER)]), 4)
