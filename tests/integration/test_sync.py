@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import math
 import os
 import socket
@@ -22,6 +23,7 @@ from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Ended, Event, HostFailed, Planned, Progress, StepEnded
 from ipexctl.model.hosts import Host, Inventory, LinkError, Opener
 from ipexctl.model.tasks import Sync
+from ipexctl.protocol.paths import MANIFEST
 from ipexctl.verbs.files.project import find_project
 from ipexctl.verbs.files.sync import sync
 from tests.contract.sshd import Server, sshd
@@ -548,6 +550,17 @@ def test_a_broken_sync_keeps_the_old_file(server: Server, source: Path, tmp_path
         carried(Sync(source=str(source)), Inventory((over_ssh(server, server.port, there),)), links)
         assert picture(there) == picture(source)
         wait(lambda: not list_parts(there))
+
+
+def test_what_a_killed_push_of_this_tree_left_goes_also_where_nothing_is_to_be_sent(home: Path, source: Path) -> None:
+    carried(Sync(source=str(source)), local("n1"))
+    there = home / "ipexctl" / find_project(source, None).name
+    sender = hashlib.sha256(os.fsencode(json.loads((there / MANIFEST).read_text())["from"])).hexdigest()[:12]
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (there / f".ipexctl-part-{sender}-{ended.pid}-1" / "tree").mkdir(parents=True)
+    carried(Sync(source=str(source)), local("n1"))
+    assert not list_parts(there)
 
 
 def test_a_push_of_another_controller_that_goes_on_is_left_alone(home: Path, source: Path) -> None:

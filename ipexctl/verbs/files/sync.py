@@ -189,10 +189,10 @@ def _send_trees(
     context: Context,
     facts: Mapping[str, Facts] | None,
 ) -> Workflow[dict[str, str | Failure]]:
-    """Sends each host its changed files; does not contact hosts that are up to date."""
-    outdated = [host for host in reachable if not plans[host.name].is_empty]
+    """Sends each host its changed files; does not contact hosts that are up to date and have no remains of a sync."""
+    outdated = [host for host in reachable if plans[host.name].parts or not plans[host.name].is_empty]
     for host in reachable:
-        if plans[host.name].is_empty:
+        if host not in outdated:
             yield StepEnded(host.name, _STEP, "ok", plans[host.name].summary())
     packer, manifest = Packer(tree), planning.format_manifest(tree)
     own = f"{_hash_origin(tree)}-{os.getpid()}"
@@ -210,7 +210,10 @@ def _send_trees(
         progress.report(always=True)
         return plan.summary()
 
-    sent = yield from run_on_hosts(context, outdated, _STEP, send_tree, outcome=lambda summary: ("changed", summary))
+    done = SyncPlan("").summary()
+    sent = yield from run_on_hosts(
+        context, outdated, _STEP, send_tree, outcome=lambda text: ("ok" if text == done else "changed", text)
+    )
     return {**relayed, **sent}
 
 
