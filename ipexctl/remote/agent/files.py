@@ -28,9 +28,10 @@ class KeeperAddress(NamedTuple):
 
 
 def read_json(directory: str, name: str, limit: int = -1) -> "Dict[str, Any]":
-    """Returns the JSON object in a file, of at most so many bytes. Raises OSError or ValueError."""
-    with open(os.path.join(directory, name), "rb") as file:
-        return load_object(file.read(limit))  # half an object is none
+    """Returns the JSON object in a file, of at most so many bytes. Waits for no pipe. Raises OSError or ValueError."""
+    path = os.path.join(directory, name)
+    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+        return load_object(file.read(limit) or b"")  # half an object is none
 
 
 def read_spec(directory: str) -> "run_spec.RunSpec":

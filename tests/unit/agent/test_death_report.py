@@ -44,6 +44,15 @@ def test_stacks_of_any_size_take_no_memory(ranks: Path) -> None:
     assert procs.read_tail(str(ranks / "pipe"), 9) == b""
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_a_pipe_in_place_of_a_record_holds_nobody(ranks: Path, held: bool) -> None:
+    os.mkfifo(ranks / "3.1.error")
+    writer = os.open(ranks / "3.1.error", os.O_RDWR) if held else -1
+    assert reported(ranks).traceback.startswith("Fatal Python error: Aborted")
+    if held:
+        os.close(writer)
+
+
 def test_an_exception_is_reported_although_the_process_aborted_at_its_exit(ranks: Path) -> None:
     noted = {"error": "ValueError: no", "traceback": 'Traceback\n  File "a.py", line 1\nValueError: no\n'}
     (ranks / "3.1.error").write_text(json.dumps(noted))
