@@ -22,9 +22,10 @@ class Ground:
     def __init__(self) -> None:
         disk = Path(os.environ.get("IPEXCTL_TEST_DISK", "/var/tmp"))
         sweep(disk)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=disk))
-        self.path.chmod(0o711)
-        self._lock = _lock(self.path / "lock", create=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=disk))  # no sweep looks at it before it is locked
+        made.chmod(0o711)
+        self._lock = _lock(made / "lock", create=True)
+        self.path = made.rename(disk / made.name.removeprefix("."))
 
     def close(self) -> None:
         for entry in self.path.iterdir():
@@ -47,7 +48,7 @@ def sweep(disk: Path) -> list[Path]:
             continue
         lock = _lock(path / "lock", create=False)
         if lock is None and ((path / "lock").exists() or time.time() - status.st_mtime < 60):
-            continue  # somebody's, or just being made
+            continue  # somebody's, or just being removed
         shutil.rmtree(path, ignore_errors=True)
         removed.append(path)
         if lock is not None:
