@@ -75,7 +75,7 @@ class QuietTransport(paramiko.Transport):
         for reply in (MSG_REQUEST_SUCCESS, MSG_REQUEST_FAILURE):
             self._handler_table[reply] = lambda message: self.handle_keepalive_reply()  # type: ignore[attr-defined]
         self._handler_table[MSG_USERAUTH_BANNER] = self._keep_login_banner  # type: ignore[attr-defined]
-        self.login_banner = ""  # what the server told the user last during the login
+        self.login_banner = ""  # what the server wrote to the user last during the login
         self.farewell = ""  # why the server disconnected, in its own words
         self.packetizer.start_handshake = lambda timeout: None  # type: ignore[method-assign]
         read_all = self.packetizer.read_all

@@ -121,7 +121,7 @@ class RunWatcher:
     follower: RunFollower | None = None  # begun ahead of what reads its frames
     started: float = 0.0  # Unix seconds: when the run was, where another command did that
     awaited: float = 0.0  # monotonic: since when a run to detach from is to get ready
-    patience: float = _READY_PATIENCE  # seconds until that is told
+    patience: float = _READY_PATIENCE  # seconds until that is reported
 
     @property
     def head(self) -> RemoteRunDir:
