@@ -22,7 +22,7 @@ from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, AGENTS, BOTH, ROLE, RUNS, Role
 from ipexctl.protocol.timings import Timings
 
-_LINE_LIMIT = 1 << 12  # bytes of what the keeper says first
+_LINE_LIMIT = 1 << 12  # bytes of the first line of a keeper
 _KEEPER_START_TIMEOUT = 60.0  # seconds in which the keeper must listen: 30 for its command, and 30 until it starts
 
 S = TypeVar("S")

@@ -21,7 +21,7 @@ from ipexctl.model.toml import parse_toml
 
 Kind = Literal["api", "backend", "device", "keyword", "package", "variable", "word", "option"]
 GPU, POSSIBLE, ACCELERATOR = "CUDA", "CUDA where reached", "accelerator"
-# `MigrationRule.of` → what is said of scripts that use it, on hosts without one.
+# `MigrationRule.of` → how a script that uses it is described, for hosts without a GPU.
 NEEDS = {
     GPU: "needs a GPU",
     POSSIBLE: "needs a GPU where it is reached",
