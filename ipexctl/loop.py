@@ -22,8 +22,9 @@ from ipexctl.act.ssh import Links
 from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_known_errors
 from ipexctl.decide.parsing.amounts import parse_clock
+from ipexctl.decide.run.command_line import find_script
 from ipexctl.decide.run.fold import RunFold
-from ipexctl.decide.run.report import complete_failure, find_script, make_report
+from ipexctl.decide.run.report import complete_failure, make_report
 from ipexctl.decide.run.slow_download import describe_slow_download
 from ipexctl.model import events
 from ipexctl.model.engines import read_engines

@@ -170,24 +170,6 @@ def describe_gpu_needs(
     return (Note("needs-gpu", Hint(["migrate", script], text)),)
 
 
-def describe_rank_argument(text: str, script: str, args: Sequence[str]) -> tuple[Note, ...]:
-    """Returns a warning where a script declares ``--local_rank`` without a number, as torch.distributed.launch gave it
-    before torch 2.0, and neither its arguments nor the variable LOCAL_RANK give it one."""
-    if "LOCAL_RANK" in text:
-        return ()
-    for node in ast.walk(parse_script(text)):
-        if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "add_argument":
-            continue
-        names = [name for name in map(_get_text, node.args) if name.replace("-", "_") == "__local_rank"]
-        default = next((each.value for each in node.keywords if each.arg == "default"), ast.Constant(None))
-        without = ast.unparse(default).startswith(("None", "-"))
-        if names and without and not any(arg.startswith(name) for arg in args for name in names):
-            where = f"{printable(script)} waits for {names[0]} (line {node.lineno})"
-            instead = f"read the variable LOCAL_RANK there, or put {names[0]} '{{local_rank}}' behind the script"
-            return (Note("local-rank", f"{where}, which torchrun and ipexctl do not give: {instead}"),)
-    return ()
-
-
 def _list_foreign_calls(tree: ast.Module, nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
     """The functions of other modules that these nodes call: module and name."""
     modules = {local: target for _, local, _, target in _list_imports(tree)}

@@ -10,9 +10,9 @@ from ipexctl.act.ssh.shared_shell import EndFinder
 from ipexctl.decide.diagnosis.stack_traces import describe_position, find_script_line, parse_main_thread
 from ipexctl.decide.facts.cpu import _group_cpus_by_core
 from ipexctl.decide.facts.probe_output import _extract_questions
-from ipexctl.decide.launch.checkpoints import find_checkpoint_directory
 from ipexctl.decide.launch.instances import _count_host_instances
 from ipexctl.decide.launch.placement import Cores
+from ipexctl.decide.launch.script_arguments import find_checkpoint_directory
 from ipexctl.decide.parsing.conditions import evaluate_condition
 from ipexctl.decide.parsing.ranges import RangeError, expand_ranges
 from ipexctl.decide.parsing.shell import split_commands

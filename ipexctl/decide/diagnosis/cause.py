@@ -1,12 +1,12 @@
 """Which failed rank is the cause of a run's failure, and what that is known as."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ipexctl.decide.diagnosis.evidence import Evidence, collect_evidence, read_runtime_output
-from ipexctl.decide.diagnosis.known_errors import ErrorMatch, KnownErrors, make_diagnosis, match_evidence
-from ipexctl.model.json_values import Record, field
-from ipexctl.model.reports import Diagnosis, RankOutcome
+from ipexctl.decide.diagnosis.known_errors import ErrorMatch, KnownErrors, match_evidence
+from ipexctl.model.json_values import Record
+from ipexctl.model.reports import RankOutcome
 from ipexctl.model.text import join_names
 from ipexctl.protocol import hooks
 from ipexctl.protocol.mpi_abort import find_aborts
@@ -23,11 +23,10 @@ _RENDEZVOUS, _ABSENT, _STAGES_BEFORE = "rendezvous", "rendezvous-absent", ("", "
 
 class Cause(Record):
     """The ranks that failed: the one that is the cause, then the others in the order in which they did. What the cause
-    is known as, with the words of its message that the entry names."""
+    is known as."""
 
     failed: tuple[RankOutcome, ...]
-    diagnosis: Diagnosis | None
-    words: Mapping[str, str] = field(default_factory=dict)
+    match: ErrorMatch | None
 
 
 class _Judged(Record):
@@ -71,9 +70,8 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
     is the launcher's, for ranks that show nothing."""
     failed = sorted((rank for rank in ranks if rank.state == "failed"), key=lambda rank: (rank.at, rank.rank))
     launcher = match_evidence(errors, Evidence(output=read_runtime_output(output.splitlines())))
-    host = ranks[0].host if ranks else ""
     if not failed:
-        return Cause((), make_diagnosis(launcher, host) if launcher else None)
+        return Cause((), launcher)
     first, *others = [_judge(errors, rank) for rank in failed[:_CANDIDATE_LIMIT]]
     if first.is_symptom:
         named = first.named  # it may have ended without a word
@@ -98,9 +96,7 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
         known = (*(each.match for each in others if each is not first), launcher)
         match = next((other for other in known if other and not other.known.symptom), None)
     failed.remove(first.rank)
-    if match is None:
-        return Cause((first.rank, *failed), None)
-    return Cause((first.rank, *failed), make_diagnosis(_add_host(match, ranks), host), match.words)
+    return Cause((first.rank, *failed), _add_host(match, ranks) if match else None)
 
 
 def _find_silent_end(first: _Judged, others: Sequence[_Judged]) -> _Judged | None:

@@ -29,17 +29,20 @@ class KnownError(Record):
     command: str = ""
     symptom: bool = False
     names: Mapping[str, str] = field(default_factory=dict)  # words of the message → those to say instead
+    more: str = ""  # added to `why`
+    circumstances: Mapping[str, "KnownError"] = field(default_factory=dict)  # the entry in each, the first counts
 
 
 KnownErrors = Sequence[KnownError]
 
 
 class ErrorMatch(Record):
-    """An entry that fits: `words` of the groups of its pattern, `line` that shows it."""
+    """An entry that fits: `words` of the groups of its pattern, `line` that shows it, `command` in place of its own."""
 
     known: KnownError
     words: Mapping[str, str] = field(default_factory=dict)
     line: str = ""
+    command: Hint | None = None
 
 
 def parse_known_errors(tables: Sequence[Table], packages: Mapping[str, str]) -> KnownErrors:
@@ -50,7 +53,10 @@ def parse_known_errors(tables: Sequence[Table], packages: Mapping[str, str]) -> 
     for code, item in (item for table in tables for item in table.items()):
         patterns = {key: re.compile(item[key].replace("{packages}", modules)) for key in _PATTERNS if key in item}
         names = packages if "{packages}" in item["pattern"] else {}
-        errors.append(KnownError(code, **{**item, **patterns, "names": names}))
+        cases = {name: case for name, case in item.items() if isinstance(case, dict)}
+        own = {**{name: item[name] for name in item.keys() - cases.keys()}, **patterns, "names": names}
+        known = {name: KnownError(code, **{**own, **case}) for name, case in cases.items()}
+        errors.append(KnownError(code, **own, circumstances=known))
     return tuple(errors)
 
 
@@ -75,7 +81,9 @@ def make_diagnosis(match: ErrorMatch, host: str = "") -> Diagnosis:
     command: Hint | str = advise(*map(fill, shlex.split(known.command)[1:])) if known.command else ""
     if isinstance(command, Hint) and host:
         command = command.keep_installed(host)
-    return Diagnosis(known.code, fill(known.title), fill(known.why), fill(known.fix) or command, match.line, command)
+    command = match.command or command
+    why = fill(f"{known.why} {known.more}".rstrip())
+    return Diagnosis(known.code, fill(known.title), why, fill(known.fix) or command, match.line, command)
 
 
 def fill_command(fix: str, command: str, run: str, script: str) -> tuple[str, str]:

@@ -3,28 +3,26 @@
 0 only when all of it worked; what is not known counts as failed; the order in which events of several hosts arrive does
 not change the exit code."""
 
-import posixpath
 import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from ipexctl.decide.diagnosis.cause import Cause, find_cause
-from ipexctl.decide.diagnosis.known_errors import KnownErrors, fill_command
+from ipexctl.decide.diagnosis.cause import find_cause
+from ipexctl.decide.diagnosis.known_errors import KnownErrors, fill_command, make_diagnosis
+from ipexctl.decide.run.circumstances import add_circumstance
+from ipexctl.decide.run.command_line import find_script, make_command_with, make_command_without
 from ipexctl.decide.run.lines import drop_overwritten
-from ipexctl.decide.run.slowdown import find_script_word, make_command_without
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Hint, Kind, advise, choose_exit, complete_hint, repeat_command
 from ipexctl.model.json_values import select_attributes
-from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput, RankOutcome, RunOutcome
+from ipexctl.model.reports import CommandReport, Diagnosis, HostOutcome, LostOutput, RankOutcome, RunOutcome
 from ipexctl.model.restarts import describe_restart
 from ipexctl.model.run_state import Attempt, HostState, RankState, RunHistory, RunState
-from ipexctl.model.text import format_size, join_names
 
 ReadErrors = Callable[[], KnownErrors]
 _TAIL_LINES = 20
-_LOCAL_MODULE = "local-module"  # as `script_imports.describe_local_modules` has it
 _NO_COMMAND = e.Started("", "", ())
 _NO_ATTEMPT = Attempt(e.RunStarted("", "", (), ""), 0.0, [])
 _REASONS: Mapping[str, Exit] = {"rank": Exit.RANK, "lost": Exit.LOST, "limit": Exit.LOST, "launch": Exit.STEP}
@@ -102,7 +100,7 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
     begun, shifts = attempt.started, run.shifts
     over = _find_end(state)
     ranks = tuple(_judge_rank(state, rank, shifts) for rank in attempt.ranks)
-    cause = _find_cause(state, attempt, over, ranks, known)
+    failed, diagnosis = _find_cause(state, attempt, over, ranks, known)
     proofs = state.proofs.values()
     orphans: dict[str, tuple[int, ...]] = {}
     for host, pids in (item for proof in proofs for item in proof.orphans.items() if item[1]):
@@ -111,8 +109,8 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
     checked = dict.fromkeys(host for proof in proofs for host in proof.hosts)
     started, ended = _find_run_times(state, run, shifts)
     stall = attempt.stall
-    goes_on = bool(cause.failed or (over and over.reason in _REASONS))
-    if cause.diagnosis and cause.diagnosis.code == _DAMAGED:
+    goes_on = bool(failed or (over and over.reason in _REASONS))
+    if diagnosis and diagnosis.code == _DAMAGED:
         goes_on = begun.resumed is None  # else it would go on from the damaged one again
     number, exception = state.uncaught or (None, "")
     beside = [f"rank {rank.rank} on {rank.host}" for rank in ranks if rank.rank == number]
@@ -124,9 +122,9 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
         started=started,
         ended=ended,
         ranks=ranks,
-        first=cause.failed[0].rank if cause.failed else None,
-        diagnosis=cause.diagnosis,
-        followers=tuple(rank.rank for rank in cause.failed[1:]),
+        first=failed[0].rank if failed else None,
+        diagnosis=diagnosis,
+        followers=tuple(rank.rank for rank in failed[1:]),
         stopped=tuple(rank.rank for rank in ranks if rank.state == "stopped"),
         clean=tuple(host for host in checked if host not in orphans and host not in unchecked),
         orphans=orphans,
@@ -137,12 +135,12 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
         suspects=stall.suspects if stall else (),
         separate=attempt.separate,
         loss=_find_last_loss(attempt),
-        lost_loss=attempt.lost_loss and replace(attempt.lost_loss, command=_make_command(state, "--stop-on-nan")),
+        lost_loss=attempt.lost_loss and replace(attempt.lost_loss, command=make_command_with(state, "--stop-on-nan")),
         slow_host=attempt.slow_host,
         addresses=() if over else _find_addresses(attempt),
         lost_hosts=tuple(dict.fromkeys(each.host for each in state.failures if each.kind is Kind.LOST)),
         restarts=tuple(" · ".join(describe_restart(*pair)) for pair in pairwise(run.attempts)),
-        resume=_make_command(state, "--resume", "auto", needs="--keep") if goes_on else None,
+        resume=make_command_with(state, "--resume", "auto", needs="--keep") if goes_on else None,
         command=begun.command,
         backend=attempt.backend,
         planned_backend=begun.backend,
@@ -156,33 +154,6 @@ def _find_last_loss(attempt: Attempt) -> float | None:
     if rank is None or rank.loss is None or attempt.lost_loss:
         return None
     return rank.figures.get("train_loss", rank.loss[1])
-
-
-def _make_command(state: RunState, option: str, *value: str, needs: str = "") -> Hint | None:
-    """Returns the same command line with an option, if it is one of `run` that has the option that this ``needs``.
-    Without such a need, the option itself is to be new."""
-    (own, script), options = _split_command(state), _list_options(state)
-    if own[:1] != ("run",) or (needs not in options if needs else option in options):
-        return None
-    words = Hint(["run", option, *value]).repeat(own).words if option in options else ["run", option, *value, *own[1:]]
-    return complete_hint(Hint([*words, *script]), state.selection_flags)
-
-
-def _split_command(state: RunState) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The words of the run's command line before its script, and from the script on."""
-    asked = state.run.asked or state.command or _NO_COMMAND
-    at = find_script_word(asked.title, asked.words)
-    return asked.words[:at], asked.words[at:]
-
-
-def find_script(state: RunState) -> str:
-    """Returns the script of the run as it was typed, else its name."""
-    return [*_split_command(state)[1], state.run.title][0]
-
-
-def _list_options(state: RunState) -> set[str]:
-    """The options of ipexctl in the command line of the run."""
-    return {word.partition("=")[0] for word in _split_command(state)[0]}
 
 
 def _find_end(state: RunState) -> e.RunEnded | None:
@@ -207,107 +178,21 @@ def _find_run_times(state: RunState, run: RunHistory, shifts: Mapping[str, float
 
 def _find_cause(
     state: RunState, attempt: Attempt, over: e.RunEnded | None, ranks: tuple[RankOutcome, ...], known: ReadErrors
-) -> Cause:
-    """The rank that failed first by itself, and what that is known as, with commands that are ready to be typed."""
+) -> tuple[tuple[RankOutcome, ...], Diagnosis | None]:
+    """The ranks that failed, first the one that did by itself, and what that is known as, with commands that are ready
+    to be typed."""
     if (over is None or over.reason in ("done", "stopped")) and all(rank.state != "failed" for rank in ranks):
-        return Cause((), None)
+        return (), None
     output = attempt.launcher.decode("utf-8", "replace")
     cause = find_cause(known(), ranks, f"{over.detail}\n{output}" if over else output)
-    diagnosis = cause.diagnosis
-    if diagnosis is None:
-        return cause
-    run = attempt.started.run or (over.run if over else "")
-    fix, command = diagnosis.fix, diagnosis.command
-    hints = (warning for warning in state.warnings if isinstance(warning, Hint) and warning.words[0] == "install")
-    if diagnosis.code == "env-rendezvous" and (alone := _list_options(state) & {"--per-host", "--instances"}):
-        option = min(alone)
-        diagnosis = replace(diagnosis, why=f"{option} gives no RANK and no WORLD_SIZE to the processes that it starts.")
-        fix = f"leave out {option}, or give --engine torchrun, which starts the ranks; what each gets: run --dry-run"
-    reached = {each.stage for rank in cause.failed[:1] for each in attempt.ranks[rank.rank].stages}
-    if diagnosis.code in ("sigsegv", "heap") and reached & {"program", "python"} == {"program"}:
-        diagnosis = replace(
-            diagnosis, why="It is no Python: the fault is in the program, or in a library that it loads."
-        )
-        fix, command = "a build of it with -g -fsanitize=address names the line in which it happens", ""
-    if diagnosis.code == "package" and (every := next(hints, None)) is not None:
-        fix = command = _join_packages(command, every)  # the look before the start knows all that the script lacks
-    if diagnosis.code == "module" and _LOCAL_MODULE in state.warnings.values():
-        diagnosis = replace(diagnosis, why="It lies in the directory of this command, of which only a part was sent.")
-        fix = command = _make_command(state, "--project", ".") or command
-    sent = _find_left_out(state, cause.words.get("path", "")) if diagnosis.code == "no-file" else None
-    if diagnosis.code == "library":
-        sent = _find_left_out_library(state, cause.words["library"])
-    if sent:
-        diagnosis = replace(
-            diagnosis, why="It is on this machine; .gitignore, .ipexctlignore or --exclude leaves it out."
-        )
-        fix = command = sent
-    if diagnosis.code == "sigkill" and cause.failed and cause.failed[0].kills == 0:
-        who = (
-            "An administrator, a batch system, a daemon that watches memory, a limit of CPU time (ulimit -t) or kill -9"
-        )
-        whose = "" if cause.failed[0].signal else "a process that the rank started was "
-        title = f"{whose}killed by SIGKILL, not by the kernel for lack of memory nor by ipexctl"
-        diagnosis = replace(diagnosis, title=title, why=f"{who} sends it.")
-        fix = command = advise("logs", run)
-    resumed = attempt.started.resumed
-    if diagnosis.code == _DAMAGED and resumed and resumed.name:
-        diagnosis = replace(diagnosis, title=f"{resumed.name}, which the ranks went on from, is damaged or incomplete")
-        fix = "move it away on the hosts, then --resume auto takes the one before it; or from the beginning:"
-        command = _make_command(state, "--resume", "off", needs="--keep") or command
-    texts = fill_command(fix, command, run, find_script(state))
+    match = add_circumstance(state, cause)
+    if match is None:
+        return cause.failed, None
+    run, host = attempt.started.run or (over.run if over else ""), ranks[0].host if ranks else ""
+    diagnosis = make_diagnosis(match, host)
+    texts = fill_command(diagnosis.fix, diagnosis.command, run, find_script(state))
     fix, command = (complete_hint(text, state.selection_flags) for text in texts)
-    why = " ".join([diagnosis.why, *_describe_limits(state, cause, diagnosis.code)])
-    return replace(cause, diagnosis=replace(diagnosis, why=why, fix=fix, command=command))
-
-
-def _find_left_out(state: RunState, path: str) -> Hint | None:
-    """The command that carries a file to where the script looks for it, if the sync left it out. Ranks work in the
-    user's directory; where the script has left that, its place in the project counts."""
-    path = posixpath.normpath(path)
-    own = [name for name, local_path in state.left_out.items() if f"{path}/".startswith(f"{local_path}/")]
-    for name in own or [name for name in state.left_out if f"/{name.rstrip('/')}/" in f"/{path}/"]:
-        local_path = state.left_out[name]
-        directory = local_path if name.endswith("/") else posixpath.dirname(local_path)
-        if directory and not f"{directory}/".endswith("../"):  # the project's own is sent without its files
-            return advise("sync", directory)
-        return _make_command(state, "--exclude", f"!/{name}")
-    return None
-
-
-def _find_left_out_library(state: RunState, library: str) -> Hint | None:
-    """The command that sends a library of the project's own, and has the loader look for it."""
-    name = next((name for name in state.left_out if posixpath.basename(name) == library), None)
-    if name is None:
-        return None
-    path = "/".join(["{workdir}", *name.split("/")[:-1]])
-    return _make_command(state, "--env", f"LD_LIBRARY_PATH={path}", "--exclude", f"!/{name}")
-
-
-def _join_packages(command: str | None, every: Hint) -> Hint:
-    """The command that installs what both advise: a module of the script may lack what the script itself does not."""
-    if not isinstance(command, Hint) or command.words[:2] != ("install", "--with") or command.words[2] in every.words:
-        return Hint(every.words)
-    return Hint([*command.words[:3], *every.words[1:]])
-
-
-def _describe_limits(state: RunState, cause: Cause, code: str) -> list[str]:
-    """What the host of the failed rank has of that which ran out."""
-    host = cause.failed[0].host if cause.failed else ""
-    if code == "disk":
-        return _describe_room(state, host, cause)
-    limit = state.facts[host].limits.get("nofile_hard") if host in state.facts else None
-    return [f"{host} allows {limit}."] if code == "files" and limit else []
-
-
-def _describe_room(state: RunState, host: str, cause: Cause) -> list[str]:
-    """What was free where the failed rank writes: then, or, where that is not known, when the run began."""
-    end = state.ranks[cause.failed[0].rank].ended if cause.failed and state.ranks else None
-    if end and end.room:
-        return [f"{end.room[0]} on {host} had {format_size(end.room[1])} free then."]
-    disks = state.facts[host].disks or () if host in state.facts else ()
-    rooms = {disk.mount: f"{format_size(disk.free)} in {disk.path}" for disk in disks if disk.free is not None}
-    return [f"When the run began, {host} had {join_names([*rooms.values()], 4)} free."] if rooms else []
+    return cause.failed, replace(diagnosis, fix=fix, command=command)
 
 
 def _list_causes(state: RunState, run: RunOutcome, lost: LostOutput | None) -> list[Exit]:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from ipexctl.model.errors import Hint, complete_hint
+from ipexctl.decide.run.command_line import make_command_without
 from ipexctl.model.reports import SlowHost, StallPlace
 from ipexctl.model.run_state import Attempt, RankState, RunState, Series, Slowdown
 from ipexctl.model.text import format_clock, format_ranks
@@ -180,30 +180,3 @@ def _find_cause(state: RunState, host: str) -> str:
     if waiting >= 30 and waiting > 2 * usual_waiting:
         return f"tasks wait for CPU, memory or disks {waiting:.0f} % of the time, {usual_waiting:.0f} % on the others"
     return ""
-
-
-def make_command_without(state: RunState, *hosts: str) -> Hint | None:
-    """Returns the same command line without these hosts; None where it was no `run`."""
-    words = list(state.command.words) if state.command else []
-    if words[:1] != ["run"]:
-        return None
-    script, without = find_script_word(state.title, words), [f"!{host}" for host in hosts]
-    for at, word in enumerate(words[:script]):
-        name, equals, value = word.partition("=")
-        if name in ("--limit", "-l") and (equals or at + 1 < script):
-            limit = value if equals else words[at + 1]
-            names = limit.split(",")
-            if state.command and {*names} <= {*state.command.hosts}:  # no patterns: those that are left
-                limit = ",".join(name for name in names if name not in hosts)
-            else:
-                limit = ":".join([limit, *without])
-            words[at : at + (1 if equals else 2)] = ["--limit", limit]
-            break
-    else:
-        words[1:1] = ["--limit", ",".join(without)]
-    return complete_hint(Hint(words), state.selection_flags)
-
-
-def find_script_word(title: str, words: Sequence[str]) -> int:
-    """Returns where the script of this name stands among the words of `run`: options of ipexctl stand before it."""
-    return next((at for at, word in enumerate(words) if word.rpartition("/")[2] == title), len(words))

@@ -22,11 +22,11 @@ from ipexctl.decide import script_imports
 from ipexctl.decide.checks.network import InterfaceChoice, select_interfaces
 from ipexctl.decide.launch import accelerate, mpi_launchers
 from ipexctl.decide.launch.build import build_launch, identify_machines
-from ipexctl.decide.launch.checkpoints import describe_unread_checkpoint
 from ipexctl.decide.launch.environment import HostRuntime
 from ipexctl.decide.launch.programs import Start, wrap_start
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
-from ipexctl.decide.migration import describe_gpu_needs, describe_rank_argument, parse_rules
+from ipexctl.decide.launch.script_arguments import describe_rank_argument, describe_unread_checkpoint
+from ipexctl.decide.migration import describe_gpu_needs, parse_rules
 from ipexctl.decide.planning.sync import choose_destination, join_part
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.decide.releases.framework_options import parse_options

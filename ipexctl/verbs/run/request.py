@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.act.inputs import read_env_file, read_input, read_stdin, suggest_file
 from ipexctl.decide.launch import instances, mpi_launchers
-from ipexctl.decide.launch.checkpoints import find_checkpoint_directory, find_resume_words
 from ipexctl.decide.launch.environment import parse_user_env
 from ipexctl.decide.launch.programs import Start, is_program_name, parse_file
+from ipexctl.decide.launch.script_arguments import find_checkpoint_directory, find_resume_words
 from ipexctl.model.engines import Engine, read_engines
 from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.json_values import Record

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from ipexctl.decide.diagnosis.cause import find_cause
+from ipexctl.decide.diagnosis.known_errors import make_diagnosis
 from ipexctl.loop import read_known_errors
-from ipexctl.model.reports import RankOutcome
+from ipexctl.model.reports import Diagnosis, RankOutcome
 
 PEER = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:40321"
 DISK = "OSError: [Errno 28] No space left on device"
@@ -24,7 +25,13 @@ def ended(rank: int, at: float) -> RankOutcome:
 
 def judge(*ranks: RankOutcome, output: str = "") -> tuple[list[int], str | None]:
     cause = find_cause(ERRORS, ranks, output)
-    return [rank.rank for rank in cause.failed], cause.diagnosis.code if cause.diagnosis else None
+    return [rank.rank for rank in cause.failed], cause.match.known.code if cause.match else None
+
+
+def diagnose(*ranks: RankOutcome) -> Diagnosis:
+    cause = find_cause(ERRORS, ranks, "")
+    assert cause.match is not None
+    return make_diagnosis(cause.match)
 
 
 def test_a_rank_that_failed_by_itself_comes_before_those_that_only_missed_it() -> None:
@@ -52,9 +59,8 @@ def test_the_one_rank_that_did_not_come_in_time_is_named() -> None:
         late,
         "impi_torch._engine.ImpiTimeout: impi: Timed out waiting 6 s for allreduce #3: rank 2 did not come",
     ):
-        cause = find_cause(ERRORS, [failed(0, 5.0, error), failed(1, 5.1, PEER), asleep], "")
-        assert cause.diagnosis is not None
-        assert cause.diagnosis.title.startswith("rank 2 on n2 did not come to the same call")
+        diagnosis = diagnose(failed(0, 5.0, error), failed(1, 5.1, PEER), asleep)
+        assert diagnosis.title.startswith("rank 2 on n2 did not come to the same call")
     assert judge(failed(0, 5.0, late), asleep, replace(asleep, rank=3)) == ([0], "late"), "either of them"
 
 
@@ -63,20 +69,17 @@ def test_ranks_that_did_not_come_to_the_rendezvous_are_named() -> None:
     torn = failed(2, 5.0, "torch.distributed.DistNetworkError: The client socket has timed out after 11000ms while")
     asleep = replace(failed(1, 9.0), state="stopped", stage="torch", line="train.py:9")
     for first in (waited, torn):
-        diagnosis = find_cause(ERRORS, [first, asleep], "").diagnosis
-        assert diagnosis is not None
+        diagnosis = diagnose(first, asleep)
         assert diagnosis.title.startswith("rank 1 on n1 (at train.py:9) did not come to init_process_group")
     there = replace(asleep, stage="rendezvous")
-    diagnosis = find_cause(ERRORS, [waited, there], "").diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnose(waited, there)
     assert diagnosis.title.startswith("another rank did not come")
     assert judge(torn, there) == ([2], "rendezvous"), "its host may not reach the head"
 
 
 def test_a_rank_that_is_named_is_named_with_its_host() -> None:
     left = failed(0, 5.0, "impi_torch._launch.ImpiError: impi: allreduce #4: rank 3 left the group without it")
-    diagnosis = find_cause(ERRORS, [left, replace(failed(3, 9.0), state="stopped")], "").diagnosis
-    assert diagnosis is not None
+    diagnosis = diagnose(left, replace(failed(3, 9.0), state="stopped"))
     assert diagnosis.title.startswith("rank 3 on n3 had finished with the group")
 
 
@@ -165,12 +168,11 @@ def test_for_a_rank_that_says_nothing_the_others_speak_and_then_the_launcher() -
 
 @pytest.mark.parametrize("at", [1.0, 5.9])
 def test_a_rank_that_ended_well_while_others_waited_for_it_is_named(at: float) -> None:
-    cause = find_cause(ERRORS, [failed(0, 5.0, PEER), ended(1, at)], "")
-    assert cause.diagnosis is not None
-    assert cause.diagnosis.code == "ended-early"
-    assert cause.diagnosis.title.startswith("rank 1 on n1 had finished with the group while others still waited")
-    assert "drop_last" in cause.diagnosis.fix
-    assert cause.diagnosis.evidence == PEER
+    diagnosis = diagnose(failed(0, 5.0, PEER), ended(1, at))
+    assert diagnosis.code == "ended-early"
+    assert diagnosis.title.startswith("rank 1 on n1 had finished with the group while others still waited")
+    assert "drop_last" in diagnosis.fix
+    assert diagnosis.evidence == PEER
 
 
 @pytest.mark.parametrize(
@@ -178,9 +180,8 @@ def test_a_rank_that_ended_well_while_others_waited_for_it_is_named(at: float) -
 )
 def test_the_line_of_an_exit_that_others_did_not_expect_is_named(message: str) -> None:
     left = replace(ended(1, 1.0), exit_line="brk.py:49")
-    cause = find_cause(ERRORS, [failed(0, 5.0, message), left], "")
-    assert cause.diagnosis is not None
-    assert cause.diagnosis.title.startswith("rank 1 on n1 (sys.exit at brk.py:49) had finished with the group while")
+    diagnosis = diagnose(failed(0, 5.0, message), left)
+    assert diagnosis.title.startswith("rank 1 on n1 (sys.exit at brk.py:49) had finished with the group while")
 
 
 def test_ranks_that_ended_well_are_not_named_where_another_rank_is_the_cause() -> None:
@@ -190,6 +191,5 @@ def test_ranks_that_ended_well_are_not_named_where_another_rank_is_the_cause() -
 
 def test_impi_names_the_rank_that_left_the_group_by_itself() -> None:
     impi = "impi_torch._launch.ImpiError: impi: allreduce #31: rank 1 ended its script without it"
-    cause = find_cause(ERRORS, [failed(0, 5.0, impi)], "")
-    assert cause.diagnosis is not None
-    assert cause.diagnosis.title.startswith("rank 1 had finished with the group while others still waited")
+    diagnosis = diagnose(failed(0, 5.0, impi))
+    assert diagnosis.title.startswith("rank 1 had finished with the group while others still waited")

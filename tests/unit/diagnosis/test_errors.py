@@ -7,6 +7,7 @@ import pytest
 
 from ipexctl.decide.diagnosis.evidence import collect_evidence
 from ipexctl.decide.diagnosis.known_errors import KnownError, make_diagnosis, match_evidence
+from ipexctl.decide.run.circumstances import CIRCUMSTANCES
 from ipexctl.loop import read_known_errors
 from ipexctl.model.reports import Diagnosis, RankOutcome
 from tests.tables import read_table
@@ -51,6 +52,14 @@ def test_each_entry_says_why_what_to_do_and_where_it_was_met(known: KnownError) 
     assert known.fix or known.command
     assert known.fix != known.command
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+|[\w./ -]+: \S+", source) for source in SOURCES[known.code])
+
+
+def test_each_circumstance_of_an_entry_is_looked_for_and_changes_it() -> None:
+    cases = [(known, name, case) for known in ERRORS for name, case in known.circumstances.items()]
+    assert {name for _, name, _ in cases} == CIRCUMSTANCES.keys()
+    texts = [({case.title, case.why, case.more, case.fix, case.command}, known, name) for known, name, case in cases]
+    same = [name for new, known, name in texts if new <= {known.title, known.why, known.more, known.fix, known.command}]
+    assert same == ["warned"], "its command is made of the warning's"
 
 
 @pytest.mark.parametrize("message", [line for lines in read_messages("harmless").values() for line in lines])

@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.launch.checkpoints import describe_unread_checkpoint, find_checkpoint_directory, find_resume_words
+from ipexctl.decide.launch.script_arguments import (
+    describe_rank_argument,
+    describe_unread_checkpoint,
+    find_checkpoint_directory,
+    find_resume_words,
+)
 from ipexctl.model.errors import UsageError
 from ipexctl.model.tasks import Run
 from ipexctl.verbs.run.request import RunRequest, read_request
@@ -55,6 +60,26 @@ def test_a_resume_argument_is_given_only_where_it_is_read(program: str, text: st
 def test_a_script_that_does_not_read_its_checkpoint_is_named(args: tuple[str, ...], text: str, warned: bool) -> None:
     notes = describe_unread_checkpoint("train.py", args, text)
     assert [note.code for note in notes] == ["unread-checkpoint"] * warned
+
+
+@pytest.mark.parametrize(
+    ("declared", "args", "warned"),
+    [
+        ('"--local_rank", type=int', (), True),
+        ('"--local-rank", type=int, default=-1', (), True),
+        ('"--local_rank", type=int, default=0', (), False),
+        ('"--local_rank", type=int', ("--local_rank", "{local_rank}"), False),
+        ('"--local_rank", type=int, default=os.environ.get("LOCAL_RANK")', (), False),
+        ('"--rank", type=int', (), False),
+    ],
+)
+def test_a_script_that_waits_for_a_rank_that_nobody_gives_is_named(
+    declared: str, args: tuple[str, ...], warned: bool
+) -> None:
+    notes = describe_rank_argument(f"import argparse\nparser.add_argument({declared})\n", "train.py", args)
+    assert [note.text.partition(",")[0].rpartition(" waits")[2] for note in notes] == [
+        f" for {declared[1:13]} (line 2)"
+    ] * warned
 
 
 def read(task: Run) -> RunRequest:

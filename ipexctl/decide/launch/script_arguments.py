@@ -1,4 +1,5 @@
-"""Where a script writes its checkpoints, and by which argument it goes on from one, as far as its words tell."""
+"""What a script and its arguments tell: where it writes checkpoints, by which argument it goes on from one, and whether
+it waits for one that nobody gives."""
 
 import ast
 import re
@@ -49,3 +50,22 @@ def describe_unread_checkpoint(script: str, args: Sequence[str], text: str) -> t
         return ()
     what = f"{printable(script)} does not read {RESUME_ENV}, the checkpoint to go on from"
     return (Note("unread-checkpoint", f"{what}: it starts from its beginning, if it does not find one by itself"),)
+
+
+def describe_rank_argument(text: str, script: str, args: Sequence[str]) -> tuple[Note, ...]:
+    """Returns a warning where a script declares ``--local_rank`` without a number, as torch.distributed.launch gave it
+    before torch 2.0, and neither its arguments nor the variable LOCAL_RANK give it one."""
+    if "LOCAL_RANK" in text:
+        return ()
+    for node in ast.walk(parse_script(text)):
+        if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "add_argument":
+            continue
+        names = [word.value for word in node.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+        names = [name for name in names if name.replace("-", "_") == "__local_rank"]
+        default = next((each.value for each in node.keywords if each.arg == "default"), ast.Constant(None))
+        without = ast.unparse(default).startswith(("None", "-"))
+        if names and without and not any(arg.startswith(name) for arg in args for name in names):
+            where = f"{printable(script)} waits for {names[0]} (line {node.lineno})"
+            instead = f"read the variable LOCAL_RANK there, or put {names[0]} '{{local_rank}}' behind the script"
+            return (Note("local-rank", f"{where}, which torchrun and ipexctl do not give: {instead}"),)
+    return ()

@@ -1,0 +1,145 @@
+"""What a run shows about a known error beside its message. An entry of the catalogue has other texts for a circumstance
+that it names: those of ``[sigkill.sent]`` stand for those of ``[sigkill]`` where `_is_sent` holds."""
+
+import posixpath
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from ipexctl.decide.diagnosis.cause import Cause
+from ipexctl.decide.diagnosis.known_errors import ErrorMatch
+from ipexctl.decide.run.command_line import list_options, make_command_with
+from ipexctl.model.errors import Hint, advise
+from ipexctl.model.json_values import Record, field
+from ipexctl.model.reports import RankOutcome
+from ipexctl.model.run_state import RunState
+from ipexctl.model.text import format_size, join_names
+
+_LOCAL_MODULE = "local-module"  # as `script_imports.describe_local_modules` has it
+
+
+class _Failure(Record):
+    state: RunState
+    rank: RankOutcome  # that failed first
+    words: Mapping[str, str]  # of its message
+
+
+class _Shown(Record):
+    """Words of the entry's texts, and the command, if it is made of the user's own."""
+
+    words: Mapping[str, str] = field(default_factory=dict)
+    command: Hint | None = None
+
+
+def add_circumstance(state: RunState, cause: Cause) -> ErrorMatch | None:
+    """Returns what the cause is known as, in the first of the entry's circumstances that holds in this run."""
+    match = cause.match
+    if match is None or not cause.failed:
+        return match
+    failure = _Failure(state, cause.failed[0], match.words)
+    for name, known in match.known.circumstances.items():
+        if (shown := CIRCUMSTANCES[name](failure)) is not None:
+            return replace(match, known=known, words={**match.words, **shown.words}, command=shown.command)
+    return match
+
+
+def _is_without_launcher(failure: _Failure) -> _Shown | None:
+    options = list_options(failure.state) & {"--per-host", "--instances"}
+    return _Shown({"option": min(options)}) if options else None
+
+
+def _is_no_python(failure: _Failure) -> _Shown | None:
+    stages = {each.stage for each in failure.state.ranks[failure.rank.rank].stages}
+    return _Shown() if stages & {"program", "python"} == {"program"} else None
+
+
+def _was_warned(failure: _Failure) -> _Shown | None:
+    """A look at the script before the start knew what it lacks; a module of the script may lack more."""
+    warnings, module = failure.state.warnings, failure.words["module"]
+    every = next((hint for hint in warnings if isinstance(hint, Hint) and hint.words[0] == "install"), None)
+    if every is None:
+        return None
+    own = () if module in every.words else ("--with", module)
+    return _Shown(command=Hint(["install", *own, *every.words[1:]]))
+
+
+def _is_not_sent(failure: _Failure) -> _Shown | None:
+    command = make_command_with(failure.state, "--project", ".")
+    return _Shown(command=command) if _LOCAL_MODULE in failure.state.warnings.values() else None
+
+
+def _is_left_out(failure: _Failure) -> _Shown | None:
+    """The sync left a file out. Ranks work in the user's directory; where the script has left that, the file's place in
+    the project counts."""
+    left_out, path = failure.state.left_out, posixpath.normpath(failure.words["path"])
+    own = [name for name, local_path in left_out.items() if f"{path}/".startswith(f"{local_path}/")]
+    name = next(iter(own or [name for name in left_out if f"/{name.rstrip('/')}/" in f"/{path}/"]), None)
+    if name is None:
+        return None
+    directory = left_out[name] if name.endswith("/") else posixpath.dirname(left_out[name])
+    if directory and not f"{directory}/".endswith("../"):  # the project's own is sent without its files
+        return _Shown(command=advise("sync", directory))
+    command = make_command_with(failure.state, "--exclude", f"!/{name}")
+    return _Shown(command=command) if command else None
+
+
+def _is_library_left_out(failure: _Failure) -> _Shown | None:
+    """The sync left out a library of the project, for which the loader does not look in its directory either."""
+    library = failure.words["library"]
+    name = next((name for name in failure.state.left_out if posixpath.basename(name) == library), None)
+    if name is None:
+        return None
+    path = "/".join(["{workdir}", *name.split("/")[:-1]])
+    command = make_command_with(failure.state, "--env", f"LD_LIBRARY_PATH={path}", "--exclude", f"!/{name}")
+    return _Shown(command=command) if command else None
+
+
+def _is_sent(failure: _Failure) -> _Shown | None:
+    return _Shown() if failure.rank.kills == 0 and failure.rank.signal else None
+
+
+def _is_sent_to_child(failure: _Failure) -> _Shown | None:
+    return _Shown() if failure.rank.kills == 0 and not failure.rank.signal else None
+
+
+def _was_resumed(failure: _Failure) -> _Shown | None:
+    attempt = failure.state.last_attempt
+    resumed = attempt.started.resumed if attempt else None
+    if resumed is None or not resumed.name:
+        return None
+    return _Shown({"checkpoint": resumed.name}, make_command_with(failure.state, "--resume", "off", needs="--keep"))
+
+
+def _has_file_limit(failure: _Failure) -> _Shown | None:
+    facts = failure.state.facts.get(failure.rank.host)
+    limit = facts.limits.get("nofile_hard") if facts else None
+    return _Shown({"host": failure.rank.host, "limit": str(limit)}) if limit else None
+
+
+def _had_room(failure: _Failure) -> _Shown | None:
+    end = failure.state.ranks[failure.rank.rank].ended
+    if end is None or not end.room:
+        return None
+    return _Shown({"path": end.room[0], "host": failure.rank.host, "size": format_size(end.room[1])})
+
+
+def _had_room_before(failure: _Failure) -> _Shown | None:
+    facts = failure.state.facts.get(failure.rank.host)
+    disks = facts.disks or () if facts else ()
+    rooms = {disk.mount: f"{format_size(disk.free)} in {disk.path}" for disk in disks if disk.free is not None}
+    return _Shown({"host": failure.rank.host, "rooms": join_names([*rooms.values()], 4)}) if rooms else None
+
+
+CIRCUMSTANCES: Mapping[str, Callable[[_Failure], _Shown | None]] = {
+    "without-launcher": _is_without_launcher,
+    "no-python": _is_no_python,
+    "warned": _was_warned,
+    "not-sent": _is_not_sent,
+    "left-out": _is_left_out,
+    "library-left-out": _is_library_left_out,
+    "sent": _is_sent,
+    "sent-to-child": _is_sent_to_child,
+    "resumed": _was_resumed,
+    "file-limit": _has_file_limit,
+    "room": _had_room,
+    "room-before": _had_room_before,
+}
