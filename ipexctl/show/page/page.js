@@ -167,13 +167,10 @@
   document.addEventListener("pointercancel", endDrag);
 
   // Logs: search, and the way from the time axis to a rank's lines.
-  const logs = () => find(".log");
-  let hits = [], hit = -1;
   const search = () => {
     const words = byId("find").value.toLowerCase();
-    hits = [];
-    hit = -1;
-    for (const log of logs()) {
+    let hits = 0;
+    for (const log of find(".log")) {
       const lines = log.querySelector(".lines");
       let count = 0;
       lines.classList.toggle("filtered", words !== "");
@@ -181,24 +178,19 @@
         const matches = words !== "" && line.textContent.toLowerCase().includes(words);
         line.classList.toggle("hit", matches);
         line.classList.remove("current");
-        if (matches) { count += 1; hits.push(line); }
+        if (matches) count += 1;
       }
       log.hidden = words !== "" && count === 0;
-      if (words !== "") log.open = count > 0 && hits.length - count < 400;
+      if (words !== "") log.open = count > 0 && hits < 400;
+      hits += count;
     }
-    byId("hits").textContent = words === "" ? "" : `${hits.length} lines`;
+    byId("hits").textContent = words === "" ? "" : `${hits} lines`;
   };
   const goTo = (line) => {
     find(".current").forEach((other) => other.classList.remove("current"));
     line.closest("details").open = true;
     line.classList.add("current");
     line.scrollIntoView({ block: "center" });
-  };
-  const step = (by) => {
-    if (!hits.length) return;
-    hit = (hit + by + hits.length) % hits.length;
-    goTo(hits[hit]);
-    byId("hits").textContent = `${hit + 1} of ${hits.length} lines`;
   };
   const openLog = (rank, seconds) => {
     const log = byId(`rank-${rank}`);
@@ -229,11 +221,7 @@
     else if (drawing && (event.key === "+" || event.key === "=")) zoomAt(drawing, 2);
     else if (drawing && event.key === "-") zoomAt(drawing, 0.5);
     else if (drawing && event.key === "0") showWhole();
-    else if (event.key === "/" && !typing && byId("find")) { byId("find").focus(); byId("find").scrollIntoView({ block: "center" }); }
     else if (event.key === "Escape" && typing) { event.target.value = ""; search(); event.target.blur(); }
-    else if (event.key === "Enter" && event.target === byId("find")) step(event.shiftKey ? -1 : 1);
-    else if (event.key === "n" && !typing) step(1);
-    else if (event.key === "N" && !typing) step(-1);
     else return;
     event.preventDefault();
   });

@@ -18,7 +18,7 @@ from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind,
 from ipexctl.model.hosts import Link, LinkError
 from ipexctl.model.launch import Running
 from ipexctl.model.profile import Profile
-from ipexctl.model.text import format_size, format_time, join_names, printable
+from ipexctl.model.text import format_time, join_names, printable
 from ipexctl.protocol import frames
 from ipexctl.protocol.journal import PACE
 from ipexctl.protocol.messages import Inspect, KillRun, RequestStacks, StopRun, Vote
@@ -107,9 +107,7 @@ class RunWatcher:
     pending_order: StopRun | KillRun | None = None  # not delivered yet
     retry_at: float = 0.0  # monotonic: when to deliver it again
     released_at: float = 0.0  # monotonic: when lines without an end were shown
-    backlog: int = 0  # bytes of output that were read since the run's end was
-    backlog_at: float = 0.0  # monotonic: when that was told
-    refusals: int = 0  # of the backlog, by Ctrl-C
+    refusals: int = 0  # of what is left of the output of a run that has ended, by Ctrl-C
     refused_at: float = -_REPEAT_WINDOW  # monotonic: when that was last
     stopped_on_nan: bool = False  # because of its loss
     sampled_at: float = 0.0  # monotonic: when the ranks of a slow run may be asked where they stand
@@ -267,7 +265,7 @@ class RunWatcher:
                 yield from self._read_frame(frame, journal)
                 if self.run_ended is not None:
                     return False
-                yield from self._handle_signal() if journal.over is None else self._report_backlog(frame)
+                yield from self._handle_signal() if journal.over is None else self._handle_late_signal()
                 yield from self._send_pending_order()
                 if journal.too_few and not self.disconnected and time.monotonic() >= asked + _SUCCESSOR_POLL:
                     asked = time.monotonic()
@@ -328,15 +326,10 @@ class RunWatcher:
                 text = f"connection lost; the {order} request will be sent when it is back"
                 yield e.Message(text, "warning", self.head.host.name, "disconnected")
 
-    def _report_backlog(self, frame: OutputFrame | None) -> e.Workflow[None]:
-        """Tells how much is read of what the run, which has ended, wrote. There is nothing to stop any more: the second
-        Ctrl-C leaves the rest on the head."""
-        now, size = time.monotonic(), len(frame.data) if frame else 0
-        self.backlog, self.backlog_at = self.backlog + size, self.backlog_at or now
-        if now >= self.backlog_at + 5.0:
-            self.backlog_at = now
-            yield e.Message(f"the run has ended; {format_size(self.backlog)} of its output read since", code="backlog")
-        taken = self.context.interrupts.pop_pending()
+    def _handle_late_signal(self) -> e.Workflow[None]:
+        """A run that has ended cannot be stopped any more: the second Ctrl-C leaves the rest of its output on the
+        head."""
+        now, taken = time.monotonic(), self.context.interrupts.pop_pending()
         if taken and (taken.number == signal.SIGHUP or now >= self.refused_at + _REPEAT_WINDOW):
             self.refusals, self.refused_at = self.refusals + 1, now
             self.interrupted = taken if self.refusals > 1 or taken.number == signal.SIGHUP else self.interrupted

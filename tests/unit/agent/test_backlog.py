@@ -1,4 +1,4 @@
-"""What a run wrote is read after its end was: that is told, and Ctrl-C then is no order to stop."""
+"""What a run wrote is read after its end was: Ctrl-C then is no order to stop."""
 
 import signal
 from collections.abc import Generator
@@ -42,7 +42,6 @@ def watch(tmp_path: Path, *script: OutputFrame | str | None) -> tuple[Scripted, 
     running = Running("r1", "node0", ("node0",), {}, "train.py")
     watcher = Scripted(Context(links, tmp_path, tmp_path, 1), running, "n0nce", {"node0": head})
     watcher.script = script
-    watcher.backlog_at = 1.0  # told long ago
     events: list[Event] = []
     following = watcher.follow()
     while True:
@@ -57,14 +56,14 @@ def codes(events: list[Event]) -> list[str]:
 
 
 @pytest.mark.parametrize("pressed", [False, True])
-def test_what_is_read_after_the_end_is_reported_and_one_ctrl_c_changes_no_code(tmp_path: Path, pressed: bool) -> None:
+def test_one_ctrl_c_after_the_end_changes_no_code(tmp_path: Path, pressed: bool) -> None:
     watcher, events, detached = watch(
         tmp_path, OVER, *REST, *([None] if pressed else []), *REST, OutputFrame(frames.END)
     )
     assert not detached
     assert watcher.run_ended is not None
     assert (watcher.run_ended.reason, watcher.exit, watcher.pending_order) == ("done", Exit.OK, None)
-    assert codes(events) == ["backlog", *(["left"] if pressed else [])]
+    assert codes(events) == (["left"] if pressed else [])
 
 
 def test_the_second_ctrl_c_leaves_the_rest_on_the_head_and_is_130(tmp_path: Path) -> None:
@@ -77,7 +76,7 @@ def test_the_second_ctrl_c_leaves_the_rest_on_the_head_and_is_130(tmp_path: Path
 def test_a_storm_of_ctrl_c_is_one(tmp_path: Path) -> None:
     storm = [each for frame in REST for each in (frame, "again")]
     watcher, events, detached = watch(tmp_path, OVER, None, *storm, OutputFrame(frames.END))
-    assert (detached, watcher.refusals, codes(events)) == (False, 1, ["backlog", "left"])
+    assert (detached, watcher.refusals, codes(events)) == (False, 1, ["left"])
 
 
 def test_a_run_whose_files_another_command_removed_is_over(tmp_path: Path) -> None:
