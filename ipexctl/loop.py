@@ -285,14 +285,23 @@ class Delivery:
             except (Exception, Interrupted) as error:
                 failure = error if failure is None or isinstance(error, UnwatchedRunError) else failure
                 break
-            thrown = self._send_to_sinks(event) or self._report_lost_loss() or self._report_slow_host()
-            thrown = thrown or self._report_slow_download(event) or self._report_known_stall(event)
+            thrown = self._send_to_sinks(event) or self._report_news(event)
             failure = failure or thrown
         return self._close_sinks(failure)
 
-    def _report_lost_loss(self) -> Exception | None:
-        """Says once of a start of a run that its loss is no number, once all ranks that show it at that moment have;
-        what a sink raised."""
+    def _report_news(self, event: Event) -> Exception | None:
+        """Says what the state shows with this event and did not before; what a sink raised."""
+        news = {
+            "lost-loss": self._find_lost_loss(),
+            "slow-host": self._find_slow_host(),
+            "slow-download": self._find_slow_download(event),
+            "known-stall": self._find_stall_cause(event),
+        }
+        raised = [self._send_to_sinks(Message(text, "warning", code=code)) for code, text in news.items() if text]
+        return next(filter(None, raised), None)
+
+    def _find_lost_loss(self) -> str:
+        """Of a start of a run: that its loss is no number, once all ranks that show it at that moment have."""
         state, before = self._fold.state, self._interrupts.lost_loss
         attempt = state.attempt
         lost = attempt.lost_loss if attempt else None
@@ -300,43 +309,37 @@ class Delivery:
             since = min(state.run.not_finite[rank][0] for rank in lost.ranks)
             lost = lost if state.at >= since + _SAME_LOSS_SECONDS else None
         self._interrupts.lost_loss = lost.text if lost else ""
-        if before or not self._interrupts.lost_loss:
-            return None
-        return self._send_to_sinks(Message(self._interrupts.lost_loss, "warning", code="lost-loss"))
+        return "" if before else self._interrupts.lost_loss
 
-    def _report_slow_host(self) -> Exception | None:
-        """Says which host makes a run slow, once for each time that it does."""
+    def _find_slow_host(self) -> str:
+        """Which host makes a run slow, once for each time that it does."""
         attempt = self._fold.state.attempt
         slowdown = attempt.slowdown if attempt else None
         self._interrupts.slow = slowdown is not None
         if slowdown is None or slowdown.verdict is None or slowdown is self._slowdown:
-            return None
+            return ""
         self._slowdown = slowdown
-        return self._send_to_sinks(Message("\n".join(slowdown.verdict.lines), "warning", code="slow-host"))
+        return "\n".join(slowdown.verdict.lines)
 
-    def _report_known_stall(self, event: Event) -> Exception | None:
-        """Says of a stall what an exception of its ranks is known as, unless the last one was of the same."""
+    def _find_stall_cause(self, event: Event) -> str:
+        """What an exception of the ranks of a stall is known as, unless the last one was of the same."""
         attempt = self._fold.state.attempt if isinstance(event, Message) else None  # which says where they stand
         stall = attempt.stalls[-1] if attempt and attempt.stalls else None
         if attempt is None or stall is None or not stall.compared or stall is self._stall:
-            return None
+            return ""
         from ipexctl.decide.diagnosis.stack_traces import describe_stall_cause  # most commands have no stall
 
         self._stall, before, script = stall, self._stall_cause, find_script(self._fold.state)
         self._stall_cause = describe_stall_cause(read_known_errors, stall.stacks, attempt.started.run, script)
-        if self._stall_cause in ("", before):
-            return None
-        return self._send_to_sinks(Message(self._stall_cause, "warning", code="known-stall"))
+        return "" if self._stall_cause == before else self._stall_cause
 
-    def _report_slow_download(self, event: Event) -> Exception | None:
-        """Says once of a step that its files come slowly, and to whom."""
+    def _find_slow_download(self, event: Event) -> str:
+        """Of a step: that its files come slowly, and to whom."""
         if not isinstance(event, events.Progress) or event.step in self._slow_steps:
-            return None
+            return ""
         text = describe_slow_download(self._fold.state, event)
-        if text is None:
-            return None
-        self._slow_steps.add(event.step)
-        return self._send_to_sinks(Message(text, "warning", code="slow-download"))
+        self._slow_steps |= {event.step} if text else set()
+        return text or ""
 
     def _warn(self, text: str) -> None:
         if self._closed:
