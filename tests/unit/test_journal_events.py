@@ -129,6 +129,13 @@ def test_a_restart_has_how_the_rank_ended_for_which_it_is(end: dict[str, Any], w
     assert describe(warning)[3] == f"rank 1 on node1 failed ({why}): starting again (1 of 2)"
 
 
+def test_a_restart_has_how_each_rank_ended_where_several_failed() -> None:
+    ended = [rank_records.RankEnded(rank, f"node{rank}", status=1, error=f"Error: {rank}") for rank in range(2)]
+    *_, over, _ = read(*ended, journal.AttemptEnded("rank", "several ranks failed", 1, 2))
+    assert isinstance(over, e.RunEnded)
+    assert over.detail == "several ranks failed (rank 0: Error: 0, rank 1: Error: 1)"
+
+
 def test_what_a_stall_stands_at_is_reported_again_only_once_it_has_changed() -> None:
     def look(seconds: float, line: int) -> list[Any]:
         text = f'Thread 0x1 (most recent call first):\n  File "train.py", line {line} in step\n'

@@ -37,7 +37,7 @@ class JournalReader:
         self._stall: e.Stalled | None = None
         self._early: e.Stalled | None = None  # which its stacks have to show
         self._compared: list[str] = []  # what was last reported of the stall
-        self._failure = ""  # how the rank ended that failed first in this attempt
+        self._failures: dict[int, str] = {}  # ranks that failed by themselves in this attempt, and how
         self._positions: dict[int, frozenset[tuple[str, int, bool]]] = {}  # of ranks, at the last look
         self._absent: tuple[int, ...] = ()  # ranks that have ended and are waited for, as the last alarm names them
         self._requested = self._alarmed = False  # why the inquiry under way was begun
@@ -154,7 +154,7 @@ class JournalReader:
         yield from self.release_lines(ended=True)
         self._lines, self._rendezvous, self._stall, self._stacks, self._compared = {}, {}, None, [], []
         self._met, self._connected, self._well, self.ready, self._positions = set(), set(), set(), set(), {}
-        self._failure = ""
+        self._failures = {}
         known = {*self._running.hosts, *self._running.labels.values()}
         by_rank = {rank: host for host, ranks in launched.placed.items() for rank in ranks if host in known}
         hosts = tuple(by_rank[rank] for rank in sorted(by_rank)) or self._running.hosts
@@ -221,7 +221,7 @@ class JournalReader:
                 if record.status == 0:
                     self._well.add(record.rank)
                 elif not record.by_us:
-                    self._failure = self._failure or _name_failure(record)
+                    self._failures[record.rank] = _name_failure(record)
                 yield _make_rank_end(record)
             case journal.HostSilent(host=host, seconds=seconds, at=at):
                 text = f"no sign of life for {seconds:.0f} s" if seconds else "answers again"
@@ -267,8 +267,8 @@ class JournalReader:
                 yield e.Message(text, "warning", host, "notify")
             case journal.AttemptEnded(detail=detail, restart=restart, restarts=restarts, awaited=awaited, at=at):
                 self._restarts, self.too_few = restarts, bool(awaited)
-                if record.reason == journal.Reason.RANK and self._failure:
-                    detail = f"{detail} ({self._failure})"
+                if record.reason == journal.Reason.RANK and self._failures:
+                    detail = f"{detail} ({_join_failures(self._failures)})"
                 yield e.RunEnded(running.run, cast(Any, record.reason), detail, at, again=True)
                 again = f"starting again ({restart} of {restarts})"
                 if awaited:
@@ -413,6 +413,13 @@ def _describe_resume(record: journal.ResumeChosen) -> str:
     if record.size:
         text += f" ({format_size(record.size)} from {join_names(record.sources, 3)} in {record.seconds:.0f} s)"
     return text
+
+
+def _join_failures(failures: Mapping[int, str]) -> str:
+    """How the rank failed, or, of several, of which the first may only have missed another, each of the first three."""
+    if len(failures) == 1:
+        return next(iter(failures.values()))
+    return join_names([f"rank {rank}: {how}" for rank, how in failures.items()], 3)
 
 
 def _name_failure(record: rank_records.RankEnded) -> str:

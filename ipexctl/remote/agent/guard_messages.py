@@ -82,6 +82,8 @@ def _on_rank_ended(run: "KeeperRun", host: str, end: "rank_records.RankEnded") -
     if running:
         resumed = run.kept.chosen.name if run.kept.chosen else ""
         run.failure = RankFailure(end.status, attempts.describe_place(end), resumed)
+    if run.reason == Reason.RANK:  # which of them is the cause, what they wrote shows
+        run.detail = "several ranks failed"
     run.stop(Reason.RANK, "rank %d on %s failed" % (end.rank, host))
 
 

@@ -52,6 +52,12 @@ def test_a_failed_rank_is_followed_by_an_attempt_on_the_same_hosts_and_the_last_
     assert history.end().detail == "rank 2 on b failed; no restart is left of 2"
 
 
+def test_of_several_ranks_that_failed_none_is_named_as_the_reason() -> None:
+    """The first to be heard of may have failed for want of another, which the report names."""
+    history = History(MAY).started().ends(2, status=3).ends(0, status=1).feed(ks.LauncherEnded(1)).after(0.2)
+    assert ends(cleaned(history)) == [journal.AttemptEnded(Reason.RANK, "several ranks failed", 1, 2)]
+
+
 @pytest.mark.parametrize(
     ("how", "why"),
     [({"status": 2}, "exit status 2 is a refusal of its arguments"), ({"status": 0, "abort": None, "signal": 0}, "")],
