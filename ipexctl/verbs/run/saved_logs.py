@@ -30,9 +30,11 @@ def find_ended_run(runs: Path, word: str | None) -> Path | None:
 
 
 def refuse_ended_run(runs: Path, word: str | None) -> None:
-    """Raises `UsageError` for a run that was watched to its end: nothing of it is left on the hosts."""
+    """Raises `UsageError` for a run that was watched to its end: nothing of it is left on the hosts, but on those that
+    were lost and are back."""
     saved = None if word == "last" else find_ended_run(runs, word)  # the last of the hosts may be another
-    if saved:
+    report = read_report(saved) if saved else None
+    if saved and not (report and report.run and report.run.reason == "lost"):
         hint = advise("replay", read_name(saved))
         what = f"run {read_name(saved)} was watched to its end, and is saved here"
         raise UsageError(what, hint=hint, exit=Exit.STEP, code="no-run")

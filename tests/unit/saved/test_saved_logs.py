@@ -1,6 +1,7 @@
 """Logs of runs whose heads keep nothing of them any more."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,13 @@ from ipexctl.store.record import RunRecord, make_name
 from ipexctl.verbs.run.manage import add_saved_end
 from ipexctl.verbs.run.report import report
 from ipexctl.verbs.run.run_discovery import DiscoveredRun
-from ipexctl.verbs.run.saved_logs import find_ended_run, print_newest_output, print_saved_output, print_saved_stacks
+from ipexctl.verbs.run.saved_logs import (
+    find_ended_run,
+    print_newest_output,
+    print_saved_output,
+    print_saved_stacks,
+    refuse_ended_run,
+)
 from tests.unit.show import streams
 
 FAULT = 'Thread 0x1 (most recent call first):\n  File "/home/u/train.py", line %d in wait\n'
@@ -41,6 +48,20 @@ def test_a_run_that_was_watched_to_its_end_has_its_logs_here(tmp_path: Path) -> 
     assert {event.rank for event in events if isinstance(event, e.Output)} == {1}
     with pytest.raises(UsageError, match="has no rank 4, 9"):
         list(print_saved_output(directory, Context(Links(), tmp_path, tmp_path), {0, 9, 4}))
+
+
+@pytest.mark.parametrize("reason", ["done", "lost"])
+def test_only_a_run_that_lost_hosts_may_have_more_on_them(tmp_path: Path, reason: Any) -> None:
+    stream = streams.run(2, 2, steps=3)
+    streams.save(
+        RunRecord(tmp_path, make_name(streams.START)),
+        [
+            replace(each, event=replace(each.event, reason=reason)) if isinstance(each.event, e.RunEnded) else each
+            for each in stream
+        ],
+    )
+    with nullcontext() if reason == "lost" else pytest.raises(UsageError, match="was watched to its end"):
+        refuse_ended_run(tmp_path, "1031-k7")
 
 
 def save_play(runs: Path) -> Path:
