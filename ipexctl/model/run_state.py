@@ -198,17 +198,12 @@ class Stall:
     compared: bool = False  # later stacks are of `logs --stacks`
     resumed: tuple[float, float] | None = None  # when it ended, by the head's own clock and when that was seen
 
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """All that is reported of it."""
-        return (self.message, *self.comparison) if self.message else self.comparison
-
     def measure_silence(self, now: float) -> float:
-        """Seconds since the last progress."""
-        return self.event.seconds + max(now - self.at, 0.0)
+        """Seconds from the last progress to the next, or to this moment."""
+        return self.event.seconds + max((self.resumed[1] if self.resumed else now) - self.at, 0.0)
 
     def list_lines(self, now: float) -> tuple[str, ...]:
-        """The same at this moment: its seconds count."""
+        """All that is reported of it at this moment: its seconds count."""
         seconds = f"{self.measure_silence(now):.0f} s"
         message = self.message.replace(f"{self.event.seconds:.0f} s", seconds, 1)
         return (message, *self.comparison) if message else self.comparison
@@ -376,11 +371,11 @@ class RunState:
 
     @property
     def begun(self) -> float:
-        """When the verb at work began; once its run has been started, that."""
-        attempt = self.attempt
-        if attempt is None:
+        """When the verb at work began; once its run has been started for the first time, that."""
+        if self.attempt is None:
             return self.verb_at
-        return min(attempt.started.at or attempt.at, attempt.at) if attempt.late else attempt.at
+        first = self.run.attempts[0]
+        return min(first.started.at or first.at, first.at) if first.late else first.at
 
     @property
     def took(self) -> float:

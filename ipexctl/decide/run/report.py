@@ -129,7 +129,7 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
         clean=tuple(host for host in checked if host not in orphans and host not in unchecked),
         orphans=orphans,
         unchecked=unchecked,
-        stall=stall.lines or None if stall else None,
+        stall=stall.list_lines(ended) or None if stall else None,
         stalled=stall is not None and stall.event.ends,
         places=stall.places if stall else (),
         suspects=stall.suspects if stall else (),

@@ -18,6 +18,7 @@ from ipexctl.show.run_screen import format_run_card, name_flaws
 from ipexctl.show.sinks import Plain
 from ipexctl.show.typeset import Line
 from ipexctl.show.view import View
+from tests.unit.page.runs import make_launch
 from tests.unit.show.streams import feed, fold, fold_state, stamp
 
 FROM = journal.ResumeChosen("ckpt/step_1200.pt", 1.0, 412 << 20, 9.0, ["node1"])
@@ -113,6 +114,20 @@ def test_the_live_screen_says_how_long_ago_a_host_was_lost() -> None:
             "restart 2 of 5 · node3 lost 00:44 ago · spare node7 in · checkpoint step 1,200 (412 MiB) from node1 in 9 s"
             " · at least 40 steps lost"
         )
+
+
+def test_the_header_counts_from_the_first_start_and_names_spares_that_wait() -> None:
+    launch = replace(make_launch(("node0", "node3"), 1), spares=("node7", "node8"))
+    started, *events = list_events(FROM)
+    stamped = stamp([started, e.Planned("run", "", launch), *events])
+    first, *_, last = (index for index, each in enumerate(stamped) if isinstance(each.event, e.RunStarted))
+    for end, spares in (last, "2 spares"), (len(stamped), "1 spare"):
+        out = io.StringIO()
+        view = View(fold_state(stamped[:end]), RankLogs())
+        Console(file=out, width=160, height=24).print(draw_run(view, 160, 24, stamped[first].at + 61.0))
+        header = out.getvalue().splitlines()[0]
+        assert f"2 ranks on 2 hosts + {spares} " in header
+        assert header.endswith("00:01:01")
 
 
 def test_a_machine_that_hears_nobody_draws_no_host_as_dead() -> None:
