@@ -532,6 +532,7 @@ _OPTIONS = st.one_of(
     st.builds("  SendEnv {}".format, NAMES),
     st.builds("  {} ~{}/{}".format, _FILE_OPTIONS, st.sampled_from(["", "", "", "root", "root"]) | NAMES, NAMES),
     st.builds("  Ciphers {}{}".format, st.sampled_from(["", "+", "-", "^"]), NAMES),
+    st.builds("  CanonicalizeMaxDots {}".format, NUMBERS),
     st.sampled_from(["  Include included", "  Include include*", "  Include ~nobody-here/x"]),
 )
 _SCOPES = st.one_of(

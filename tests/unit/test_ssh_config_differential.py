@@ -88,6 +88,8 @@ def ask_ssh(config: Path, question: Question) -> Answer | None:
         "alias": one.get("hostkeyalias", ""),
         "only": one["identitiesonly"],
         "agent": one.get("identityagent", ""),
+        "dots": one["canonicalizemaxdots"],
+        "fallback": one["canonicalizefallbacklocal"].replace("true", "yes").replace("false", "no"),
         "strict": one["stricthostkeychecking"].replace("true", "yes").replace("false", "no"),
     }
 
@@ -111,6 +113,8 @@ def ask_ipexctl(config: Path, question: Question) -> Answer | None:
             "alias": options.get_word("hostkeyalias"),
             "only": options.get_word("identitiesonly", "no"),
             "agent": "".join(str(Path(name).expanduser()) for name in options.get_paths("identityagent")),
+            "dots": options.get_word("canonicalizemaxdots", "1"),
+            "fallback": options.get_word("canonicalizefallbacklocal", "yes"),
             "strict": options.get_word("stricthostkeychecking", "ask"),
         }
     except UsageError:

@@ -4,9 +4,9 @@ Paramiko's own reader knows no Include, takes Match criteria it has never heard 
 ``Match final all`` that RHEL, Fedora and openEuler ship in /etc/ssh/ssh_config.d/50-redhat.conf (its issue 2361).
 
 The first value of an option counts. A scope (a Host or Match line) reaches to the next one or to the end of its file:
-an included file begins in the scope of its Include line, which holds again after it. ``final`` in any Match line asks
-for a second pass, in which ``final`` and ``canonical`` are true and Host lines are compared with the HostName that was
-found; it adds what the first one did not set.
+an included file begins in the scope of its Include line, which holds again after it. CanonicalizeHostname, or ``final``
+in any Match line, asks for a second pass, in which ``final`` and ``canonical`` are true and Host lines are compared
+with the HostName that was found; it adds what the first one did not set.
 
 docs/ssh.md lists the differences; tests/unit/test_ssh_config_differential.py compares with ``ssh -G``."""
 
@@ -25,7 +25,7 @@ from urllib.parse import unquote
 
 from ipexctl.act.inputs import expand_home
 from ipexctl.act.ssh.hostkeys import matches_patterns, read_trusted_file
-from ipexctl.model.errors import UsageError
+from ipexctl.model.errors import ConnectError, UsageError
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 
@@ -208,12 +208,14 @@ def _parse_criteria(keyword: str, words: list[str]) -> tuple[_Criterion, ...]:
 _YES_NO = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
 _CHOICES = {
     "identitiesonly": _YES_NO,
+    "canonicalizefallbacklocal": _YES_NO,
+    "canonicalizehostname": {**_YES_NO, "always": "always"},
     "stricthostkeychecking": {**_YES_NO, "off": "no", "ask": "ask", "accept-new": "accept-new"},
 }
 _FILES = ("identityfile", "certificatefile")  # each line adds one
-_LISTS = ("userknownhostsfile", "globalknownhostsfile")
+_LISTS = ("canonicaldomains", "userknownhostsfile", "globalknownhostsfile")
 _WHOLE_LINE = ("proxycommand", "proxyjump")
-_NUMBERS = ("port", "connecttimeout")
+_NUMBERS = ("port", "connecttimeout", "canonicalizemaxdots")
 _SCOPES = ("host", "match", "include")
 ALGORITHMS = ("kexalgorithms", "hostkeyalgorithms", "ciphers", "macs")
 _WORDS = ("hostname", "user", "hostkeyalias", "identityagent", *ALGORITHMS)
@@ -233,6 +235,8 @@ def _parse_value(keyword: str, words: list[str]) -> tuple[str, ...]:
         return (_parse_port(word),)
     if keyword == "connecttimeout":
         return () if word == "none" else (_parse_duration(word),)
+    if keyword == "canonicalizemaxdots":
+        return (_parse_number(word, 0, _INT_MAX),)
     if keyword == "proxyjump":
         word = re.split(r"[\s#]", word)[0]
     if word.lower() == "none" and keyword in (*_LISTS, *_WHOLE_LINE):
@@ -255,12 +259,19 @@ def _check_agent_variables(word: str) -> None:
 
 def _parse_port(text: str) -> str:
     """Returns the number of a port, which may be the name of a service. Raises `ValueError`."""
-    if re.fullmatch(r"[ \t]*[+-]?[0-9]+", text) and 1 <= int(text) <= 65535:  # as strtol(3) reads it
-        return str(int(text))
+    with suppress(ValueError):
+        return _parse_number(text, 1, 65535)
     try:
         return str(socket.getservbyname(text, "tcp"))
     except (OSError, ValueError):  # the latter for what is not ASCII
         raise ValueError("not a port") from None
+
+
+def _parse_number(text: str, least: int, most: int) -> str:
+    """A decimal number, as strtol(3) reads it: white space and a sign may precede its digits. Raises `ValueError`."""
+    if not re.fullmatch(r"[ \t]*[+-]?[0-9]+", text) or not least <= int(text) <= most:
+        raise ValueError(f"not a number from {least} to {most}")
+    return str(int(text))
 
 
 def _parse_duration(text: str) -> str:
@@ -427,11 +438,32 @@ class OpenSSHConfig:
         self._has_final = any(criterion.kind == "final" for criterion in criteria)
 
     def lookup(self, hostname: str, user: str | None = None, port: int | None = None) -> "HostOptions":
-        """Returns the options of a host; a user and a port that were given beat the files. Raises `UsageError`."""
+        """Returns the options of a host; a user and a port that were given beat the files. Raises `UsageError`, and
+        `ConnectError` for a name that had to be made canonical and cannot be resolved."""
         options = HostOptions(hostname, user, port)
         options.apply_lines(self._file)
-        options.fix_host_name(options.host.lower())
-        if self._has_final:
+        canonical = options.get_word("canonicalizehostname", "no") != "no"
+        options.fix_host_name(_canonicalize_host_name(options) if canonical else options.host.lower())
+        if canonical or self._has_final:
             options.final = True
             options.apply_lines(self._file)
         return options
+
+
+def _canonicalize_host_name(options: "HostOptions") -> str:
+    """Returns the full name of a host under one of the CanonicalDomains; its own name where there is none."""
+    host = options.host.lower()
+    proxied = options.get_proxy("proxycommand") or options.get_proxy("proxyjump")
+    if proxied and options.get_word("canonicalizehostname") != "always":
+        return host
+    if host.count(".") > int(options.get_word("canonicalizemaxdots", "1")):
+        return host
+    for domain in options.get_words("canonicaldomains"):
+        try:
+            socket.getaddrinfo(f"{host}.{domain}.", None)
+        except (OSError, UnicodeError):
+            continue
+        return f"{host}.{domain}"
+    if options.get_word("canonicalizefallbacklocal") == "no":
+        raise ConnectError("dns", f"the name {host} cannot be resolved in any of its CanonicalDomains")
+    return host

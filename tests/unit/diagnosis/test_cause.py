@@ -162,7 +162,7 @@ def test_for_a_rank_that_says_nothing_the_others_speak_and_then_the_launcher() -
     assert judge(failed(0, 5.0), failed(1, 5.1, PEER), failed(2, 5.2, DISK)) == ([0, 1, 2], "disk")
     assert judge(failed(0, 5.0), output="There are not enough slots available in the system") == ([0], "openmpi-slots")
     assert judge(failed(0, 5.0), failed(1, 5.1, PEER)) == ([0, 1], None), "a consequence explains nothing"
-    assert judge(output="unable to run proxy on n1") == ([], "launcher-helper")
+    assert judge(output="unable to run proxy on n1") == ([], "bstrap")
     assert judge() == ([], None)
 
 
