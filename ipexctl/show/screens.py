@@ -102,7 +102,8 @@ def format_next_steps(
     if without:
         words = "without the hosts that cannot be reached:"
         if report and report.run and report.run.reason == "lost":
-            words = f"why they are lost: {complete_hint(advise('doctor'), place)}; without them:"
+            each, them = ("it is", "it") if len(report.run.lost_hosts) == 1 else ("they are", "them")
+            words = f"why {each} lost: {complete_hint(advise('doctor'), place)}; without {them}:"
         return [*items, *typeset.format_next_step(words, without)]
     if report and report.run and report.verb != "logs":
         step = _find_next_step(report.run, place)

@@ -451,7 +451,7 @@ def test_a_run_that_lost_a_host_ends_with_the_same_run_without_it() -> None:
     command = ["ipexctl", "run", "-f", "lab/hosts", "--limit", "!b", "--ppn", "2", "train.py"]
     assert list_next_commands(None, report) == [command, ["ipexctl", "doctor", "-f", "lab/hosts"]]
     shown = [item.plain for item in format_next_steps(report) if isinstance(item, Line)]
-    assert shown == ["hint       why they are lost: ipexctl doctor -f lab/hosts; without them:", shlex.join(command)]
+    assert shown == ["hint       why it is lost: ipexctl doctor -f lab/hosts; without it:", shlex.join(command)]
 
 
 def test_an_install_for_the_run_of_some_hosts_says_how_all_get_it() -> None:

@@ -25,8 +25,9 @@ _RAISED = re.compile(r'^  File "(.*)", line (\d{1,9})(?:, in (.*))?$', re.MULTIL
 _REPORTED_ERROR = re.compile(rf"^{RAISED}(\{{.*\}})$", re.MULTILINE)
 _ERROR_LENGTH = 300  # letters shown of an exception
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/(?P<package>.*)")
-_STANDARD = re.compile(  # also the programs of an environment, as bin/torchrun
+_STANDARD = re.compile(  # also the programs of an environment, as bin/torchrun, and modules that libraries generate
     r"/lib/python3\.\d+/(?P<module>.*)|^<frozen (?P<frozen>.*)>|^<string>$|/bin/(?P<program>[\w-]+)$"
+    r"|/torchinductor_[^/]+/|/tmp/\w+\.[\w.]+_[a-z0-9_]{8}\.py$"  # torch_geometric: torch_geometric/template.py
 )
 _HOOKS = frozenset((*HOOK_FILES, *PROFILE_HOOK_FILES))
 # What talks to other ranks: the functions that a script calls, what is below them, and frameworks of torch.distributed.

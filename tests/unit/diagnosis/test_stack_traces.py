@@ -245,6 +245,13 @@ OSError: b.pt
         (TRACEBACK, "", "data.py:41"),
         (TRACEBACK, FAULT, "data.py:41"),
         (TRACEBACK + '  File "<string>", line 117, in __init__\n', "", "data.py:41"),  # of a dataclass
+        (
+            TRACEBACK + '  File "/tmp/torch_geometric.nn.sage_conv_p3bdy7ph.py", line 229, in propagate\n',
+            "",
+            "data.py:41",
+        ),
+        (TRACEBACK + '  File "/tmp/torchinductor_u/ab/cabc.py", line 9, in call\n', "", "data.py:41"),
+        (TRACEBACK + '  File "/tmp/my_training.py", line 9, in call\n', "", "my_training.py:9"),
         ("", FAULT, "train.py:88"),
         ("", LOADER, "data.py:41"),
         ("Segmentation fault", "", ""),
