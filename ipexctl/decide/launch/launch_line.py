@@ -71,7 +71,6 @@ class LaunchLineReader(LaunchOptions):
         self.levels: list[Level] = []
         self.has_python = False
         self.shell: list[str] = []  # that starts a script of its own
-        self.remote = ""  # the host where ssh starts the line
         self.scheduler = ""  # in whose batch job the line starts
         self.elsewhere: dict[str, str] = {}  # what another shell would replace, and which
 
@@ -88,10 +87,9 @@ class LaunchLineReader(LaunchOptions):
             what = f"the launch line has {show(script)} before its script, which a shell would have replaced"
             raise UsageError(what, hint="write its value")
         host_ranks = [level.given.get(name, "") for level in self.levels for name in ("node-rank", "machine-rank")]
-        if launch.loop and shell.END in "".join([*host_ranks, self.remote]):
+        if launch.loop and shell.END in "".join(host_ranks):
             what = f"a loop ({launch.loop}) starts {launch.name} for each host: run starts all hosts at once"
             raise UsageError(what, hint=launch_script.HINT_TO_RUN)
-        self._place_remote()
         self._set_hosts(self._set_counts(self._find_hosts()))
         self._take_input(launch.input)
         self._note_local_rank()
@@ -222,27 +220,13 @@ class LaunchLineReader(LaunchOptions):
     def _take_line(self, value: str, spelled: str, level: Level) -> None:
         """A command line in a word, as of ``sh -c``."""
         launch = _choose_command(shell.split_marked_commands(value), self.table, f"{level.program.name}'s command")
-        if self.remote or any(each.program.kind in {"mpi", "slurm"} for each in self.levels):
+        if any(each.program.kind in {"mpi", "slurm"} for each in self.levels):
             self._note_elsewhere(launch, [value], "a shell on each host")
         arguments = self.words
         self._take_surroundings(launch, in_place=False)
         self._take_input(launch.input)
         if level.program.rest:
             self.words += arguments  # eval joins its words
-
-    def _take_remote(self, host: str, spelled: str, level: Level) -> None:
-        """A host, and behind it the words that a shell there reads."""
-        self.remote, self.words, words = host, [], self.words
-        if words:
-            self._take_line(" ".join(words), spelled, level)
-
-    def _place_remote(self) -> None:
-        """Takes the host where ssh starts the line as the only one, if it starts ranks on no other."""
-        others = [each for each in self.levels if each.program.kind in {"slurm", "job"} or each.nodes not in {"", "1"}]
-        if self.remote and not (others or self.hosts or "-f" in self.options):
-            self._take_hosts(self.remote, "ssh", Level(self.table.programs["ssh"]))
-        elif self.remote:
-            self.leave("prefix", f"ssh {show(self.remote)}")
 
     def _take_batch(self, file: str, spelled: str, level: Level) -> None:
         """A batch file: what it says of its job, and the line that it starts."""
