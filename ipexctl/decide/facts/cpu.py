@@ -57,26 +57,24 @@ def _iterate_rows(rows: list[Any], depth: int = 0) -> Iterator[tuple[str, str]]:
 
 
 def _parse_text(text: str) -> list[tuple[str, str]]:
-    fields: list[tuple[str, list[str]]] = []
+    fields: list[tuple[str, int, list[str]]] = []
     current: list[str] = []
     column = 0  # where the values begin
     for line in text.lstrip("\ufeff").splitlines():
-        match = re.match(r"\s*([^:]+):(\s*)", line)
+        name, colon, value = line.partition(":")
         indent = len(line) - len(line.lstrip())
         if current and indent and indent >= column:
             current.append(line)
-        elif match:
-            column = match.end()
+        elif name and colon:
+            column = len(line) - len(value.lstrip())
             current = [line]
-            fields.append((match[1].strip(), current))
-    return [(name, _join_wrapped_lines(lines)) for name, lines in fields]
+            fields.append((name.strip(), column, current))
+    return [(name, _join_wrapped_lines(lines, column)) for name, column, lines in fields]
 
 
-def _join_wrapped_lines(lines: list[str]) -> str:
+def _join_wrapped_lines(lines: list[str], column: int) -> str:
     """A terminal cuts a long value at its width, in the middle of words; other writers wrap at blanks. All
     lines but the last being equally long (or one shorter: a blank at the end got lost) is the terminal."""
-    head = re.match(r"\s*[^:]+:\s*", lines[0])
-    column = head.end() if head else 0
     value = lines[0][column:]
     if len(lines) == 1:
         return value.strip()
@@ -91,6 +89,7 @@ _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
 MAX_THREADS = 8  # of one core of any processor: POWER8 to POWER10
 _MAX_PACKAGE = (1 << 31) - 1  # number of a socket: on ARM where the firmware's table has it
+_MAX_SET_CPUS = 1 << 18  # CPUs of all cores, or of all nodes, of one host
 _MAX_SIBLINGS = 1024  # sockets, cores of one socket, threads of one core: larger values are malformed
 
 
@@ -144,7 +143,8 @@ def _read_sysfs(bundle: ProbeOutput, processors: list[dict[str, str]]) -> Topolo
     switched = {int(number): text for number, text in bundle.under(_CPU, r"cpu([0-9]{1,5})/online").items()}
     off = {number for number, text in switched.items() if text.strip() == "0"}
     online = parse_cpu_list(bundle.file(f"{_CPU}/online")) or tuple(sorted(siblings.keys() - off))
-    groups = sorted({tuple(sorted({cpu, *siblings.get(cpu, ())} & set(online))) for cpu in online})
+    all_online = set(online)
+    groups = sorted({tuple(sorted({cpu, *siblings.get(cpu, ())} & all_online)) for cpu in online})
     if len({cpu for group in groups for cpu in group}) != sum(map(len, groups)):
         return None  # overlapping groups of siblings: malformed
     texts = bundle.under(_CPU, r"cpu([0-9]{1,5})/topology/physical_package_id")
@@ -165,10 +165,15 @@ def _count_threads_per_core(cores: Sequence[Core]) -> int | None:
 def _read_cpu_sets(
     bundle: ProbeOutput, directory: str, path: str, listed: str, mask: str = ""
 ) -> dict[int, tuple[int, ...]]:
-    """CPU sets by the number in their path: from the lists, else from the masks."""
+    """CPU sets by the number in their path: from the lists, else from the masks. Empty beyond what a host has."""
     for suffix, parse in ((listed, parse_cpu_list), (mask, parse_cpu_mask)):
-        if texts := bundle.under(directory, path + suffix):
-            return {int(number): parse(text) or () for number, text in texts.items()}
+        sets: dict[int, tuple[int, ...]] = {}
+        left = _MAX_SET_CPUS
+        for number, text in bundle.under(directory, path + suffix).items():
+            sets[int(number)] = cpus = (parse(text) or ()) if left > 0 else ()
+            left -= len(cpus) + 1
+        if sets:
+            return sets
     return {}
 
 
@@ -311,7 +316,7 @@ def find_numa_domains(nodes: Iterable[NumaNode]) -> dict[int, int]:
     domains: dict[int, int] = {}
     for node in nodes:
         shared = {domains[cpu] for cpu in node.cpus if cpu in domains}
-        joined = [cpu for cpu, domain in domains.items() if domain in shared]
+        joined = [cpu for cpu, domain in domains.items() if domain in shared] if len(shared) > 1 else []
         domains.update(dict.fromkeys([*node.cpus, *joined], min(shared, default=node.id)))
     return domains
 

@@ -14,13 +14,15 @@ def parse_cpu_list(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     cpus: set[int] = set()
+    left = 2 * MAX_CPUS  # named, also more than once
     text = text.strip(_PADDING).replace(" ", "")
     for part in text.split(",") if text else ():
         match = _RANGE.fullmatch(part)
         if not match:
             return None
         first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last > MAX_CPUS:
+        left -= last - first + 1
+        if last < first or last > MAX_CPUS or left < 0:
             return None
         cpus.update(range(first, last + 1))
     return tuple(sorted(cpus))

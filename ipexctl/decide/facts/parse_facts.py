@@ -2,8 +2,8 @@
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from itertools import product
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, product
 
 from ipexctl.decide.facts import cpu, system
 from ipexctl.decide.facts.isa import find_isa_level
@@ -196,10 +196,8 @@ _ROOT = "/sys/fs/cgroup"
 _PERIOD = "100000"  # microseconds, the kernel's default
 # The best first. Before 2.6.24 files had no prefix, and may be mounted so to this day.
 _CPUSET_FILES = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus")
-# Where cpusets are mounted: a line of /proc/self/mountinfo or of /proc/mounts.
-_MOUNT = re.compile(
-    r"^(?:[0-9]+ [0-9]+ \S+ \S+ (\S+) .* - |\S+ (\S+) )(?:cpuset |cgroup2 |cgroup .*\bcpuset\b)", re.MULTILINE
-)
+_CPUSET_MOUNT = re.compile(r"cpuset |cgroup2 |cgroup .*\bcpuset\b")
+_MAX_GROUPS, _MAX_DEPTH, _MAX_MOUNTS = 64, 64, 64  # groups of a process, groups above one, file systems of cpusets
 _UNLIMITED = 1 << 60  # bytes; version 1 writes "no limit" as a huge number
 
 
@@ -246,7 +244,7 @@ def _list_directories(bundle: ProbeOutput, paths: Iterable[str]) -> list[str]:
 def _list_groups(paths: Iterable[str]) -> set[str]:
     """Groups and those above them. The root ("") always: inside a container a path may be that of the host; then the
     root is our own group."""
-    parts = [path.strip("/").split("/") for path in paths]
+    parts = [path.strip("/").split("/", _MAX_DEPTH)[:_MAX_DEPTH] for path in islice(paths, _MAX_GROUPS)]
     return {"", *("/" + "/".join(part[:depth]) for part in parts for depth in range(1, len(part) + 1) if part[0])}
 
 
@@ -257,7 +255,7 @@ def _read_cpuset(bundle: ProbeOutput, paths: Iterable[str]) -> tuple[int, ...] |
     if mask := bundle.search("/proc/self/status", r"^Cpus_allowed:\s*(\S+)"):  # before 2.6.26 no list
         return parse_cpu_mask(mask)
     mounts = "\n".join(bundle.files.get(path, "") for path in ("/proc/self/mountinfo", "/proc/mounts"))
-    mounted = [in_mountinfo or in_mounts for in_mountinfo, in_mounts in _MOUNT.findall(mounts)]
+    mounted = islice(_find_cpuset_mounts(mounts.splitlines()), _MAX_MOUNTS)
     roots = dict.fromkeys([_ROOT, f"{_ROOT}/cpuset", "/dev/cpuset", *mounted])
     groups = _list_groups([bundle.file("/proc/self/cpuset") or "", *paths])
     for group in sorted(groups, key=lambda path: (-path.count("/"), path)):
@@ -265,3 +263,13 @@ def _read_cpuset(bundle: ProbeOutput, paths: Iterable[str]) -> tuple[int, ...] |
             if cpus := parse_cpu_list(bundle.file(f"{root}{group}/{name}")):
                 return cpus
     return None
+
+
+def _find_cpuset_mounts(lines: Iterable[str]) -> Iterator[str]:
+    """Where cpusets are mounted: lines of /proc/self/mountinfo have more before the place than /proc/mounts has."""
+    for line in lines:
+        before, dash, after = line.partition(" - ")
+        place = 4 if dash else 1
+        words = before.split(" ", place + 1)
+        if len(words) > place + 1 and _CPUSET_MOUNT.match(after or words[-1]):
+            yield words[place]

@@ -72,7 +72,7 @@ class ProbeOutput(Record):
 
 
 _SECRET_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id", "/proc/sys/kernel/random/boot_id")
-_SECRET_WORD = re.compile(r"(?i)\b([A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL)[A-Z0-9_]*)=\S+")
+_SECRET_WORD = re.compile(r"(?i)\b(?=[A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL))([A-Z0-9_]+)=\S+")
 _LINK_ADDRESS = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.IGNORECASE)
 
 
@@ -194,7 +194,9 @@ def _extract_questions(answer: bytes, nonce: str) -> tuple[dict[str, _Question],
 
     framed: list[bytes] = []
     begun = at = 0
-    while (at := answer.find(mark, at)) >= 0:  # each host has a nonce of its own: a pattern of it costs more to compile
+    last = answer.rfind(b"\n") + 1  # behind it no line is whole
+    # Each host has a nonce of its own: a pattern of it costs more to compile.
+    while (at := answer.find(mark, at, last)) >= 0:
         match = _ASIDE.match(answer, at + len(mark))
         if match is None:
             at += len(mark)

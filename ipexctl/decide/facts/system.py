@@ -108,7 +108,7 @@ def _parse_ifconfig(text: str) -> _Links:
         if not head or not re.search(r"\bmtu[ :]", block, re.IGNORECASE):
             continue
         mtu = re.search(r"\b(?:mtu |MTU:)([0-9]{1,7})", block)
-        masks = re.findall(r"inet (?:addr:)?([0-9.]+).*?(?:netmask |Mask:)(\S+)", block)
+        masks = re.findall(r"^[ \t]+inet (?:addr:)?([0-9.]{1,15}) .*?(?:netmask |Mask:)(\S+)", block, re.MULTILINE)
         lengths = re.findall(r"inet6 (?:addr: ?)?([0-9a-fA-F:]+)(?:/|\s+prefixlen )([0-9]+)", block)
         words = [f"{address}/{_count_bits(mask)}" for address, mask in masks] + ["/".join(pair) for pair in lengths]
         addresses = [word for word in words if parse_ip_interface(word)]
@@ -312,7 +312,7 @@ _LIMITS = {"open files": "nofile", "processes": "nproc", "locked memory": "memlo
 def read_resource_limits(bundle: ProbeOutput) -> dict[str, int | None]:
     """Returns the soft limits, and the hard one of open files; None for unlimited."""
     text = bundle.files.get("/proc/self/limits", "")
-    lines = re.findall(r"^Max ([a-z ]+?)\s{2,}(\S+)", text, re.MULTILINE)
+    lines = re.findall(r"^Max ([a-z]+(?: [a-z]+)*) {2,}(\S+)", text, re.MULTILINE)
     limits = {_LIMITS[name]: parse_integer(value) for name, value in lines if name in _LIMITS}
     if hard := re.search(r"^Max open files +\S+ +(\S+)", text, re.MULTILINE):
         limits["nofile_hard"] = parse_integer(hard[1])

@@ -284,3 +284,44 @@ def test_a_vlan_is_as_real_as_the_card_below_it() -> None:
     bundle = ProbeOutput({"/sys/class/net/eth0/device": ""}, {"ip addr": text})
     real = [each.name for each in read_interfaces(bundle) if not each.virtual]
     assert real == ["eth0", "eth0.5"]
+
+
+MIB = 1 << 20
+_CPUS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+
+
+@pytest.mark.parametrize(
+    ("files", "commands"),
+    [
+        ({"/proc/self/mountinfo": "1 1 a a a " + " - cgroup " * (MIB // 10)}, {}),
+        ({"/proc/self/cgroup": "0::" + "/a" * (MIB // 2)}, {}),
+        (
+            {
+                "/proc/self/cgroup": "".join(f"0::/{group}\n" for group in range(MIB // 12)),
+                "/proc/mounts": "".join(f"x /{number} cgroup2 x\n" for number in range(MIB // 24)),
+            },
+            {},
+        ),
+        ({"/proc/self/limits": "Max " + " " * MIB}, {}),
+        ({_CPUS.format(0): "0-16383," * (MIB // 8) + "0"}, {}),
+        ({_CPUS.format(cpu): "0-16383" for cpu in range(16_384)}, {}),
+        ({f"/sys/devices/system/node/node{number}/cpulist": "0-16383" for number in range(9_999)}, {}),
+        ({}, {"ip addr": "e: mtu 1\n inet " + "1" * MIB}),
+        ({}, {"ip addr": "e: mtu 1\n " + "inet 1" * (MIB // 6)}),
+        ({}, {"lscpu": " " * MIB}),
+        ({}, {"env": "A=" + "TOKEN" * (MIB // 5)}),
+    ],
+    ids=["mounts", "group", "groups", "limits", "list", "siblings", "nodes", "address", "addresses", "lscpu", "secret"],
+)
+def test_what_a_host_says_at_length_takes_no_more_time_than_to_read_it(
+    files: dict[str, str], commands: dict[str, str]
+) -> None:
+    """Each took from minutes to days, or gigabytes. The limit of each test ends it."""
+    bundle = ProbeOutput(files, commands)
+    facts = parse_facts(bundle, uarchs())
+    assert sum(len(node.cpus) for node in facts.numa or ()) < MIB
+    assert bundle.public()["files"].keys() == files.keys()
+
+
+def test_marks_without_an_end_of_line_are_passed_over_once() -> None:
+    assert not parse_probe_answer(f"{MARK} asked ".encode() * (MIB // 8), MARK).commands
