@@ -18,14 +18,14 @@ class Abort(NamedTuple):
 # MPICH and Intel MPI. The number after "node" is the rank in MPI_COMM_WORLD, that after "process" one in the
 # communicator of the call. Older releases write only what follows "application".
 _MPICH = re.compile(
-    rb"(?:Abort\(-?\d+\) on node (?P<world>\d+)[^\n]*?)?"
-    rb"application called MPI_Abort\((?P<comm>[^,)\n]*), ?(?P<code>-?\d+)\) - process (?P<process>\d+)"
+    rb"(?:Abort\(-?\d{1,10}\) on node (?P<world>\d{1,9})\b[^\n]*?)?"
+    rb"application called MPI_Abort\((?P<comm>[^,)\n]*), ?(?P<code>-?\d{1,10})\) - process (?P<process>\d{1,9})"
 )
-_MPICH_ERROR = re.compile(rb"Abort\((?P<code>-?\d+)\) on node (?P<world>\d+) [^\n]*: (?:Fatal|Unknown) error")
+_MPICH_ERROR = re.compile(rb"Abort\((?P<code>-?\d{1,10})\) on node (?P<world>\d{1,9}) [^\n]*: (?:Fatal|Unknown) error")
 # Open MPI 4 ("with errorcode 7.") and 5 ("Proc: [[5432,1],1]", "Errorcode: 7").
 _OPEN_MPI = re.compile(
-    rb"MPI_ABORT was invoked on rank (?P<process>\d+) in communicator (?P<comm>[^\n]*)\s+"
-    rb"(?:Proc: \[\[[^\n]*\],(?P<world>\d+)\]\s+)?(?:with errorcode|Errorcode:) (?P<code>-?\d+)"
+    rb"MPI_ABORT was invoked on rank (?P<process>\d{1,9}) in communicator (?P<comm>[^\n]*)\n\s*"
+    rb"(?:Proc: \[\[[^\n]*\],(?P<world>\d{1,9})\]\s+)?(?:with errorcode|Errorcode:) (?P<code>-?\d{1,10})"
 )
 _WORLD = b"MPI_COMM_WORLD"
 

@@ -40,3 +40,17 @@ OPEN_MPI_5 = """MPI_ABORT was invoked on rank 0 in communicator MPI COMMUNICATOR
 )  # fmt: skip
 def test_each_is_found_with_its_code_and_its_rank(text: str, aborts: list[Abort]) -> None:
     assert list(find_aborts(text.encode())) == aborts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"MPI_ABORT was invoked on rank 1 in communicator " + b" " * (1 << 17),
+        b"Abort(1) on node " + b"1" * (1 << 17),
+        b"application called MPI_Abort(MPI_COMM_WORLD, " + b"1" * 5000 + b") - process 0",
+    ],
+    ids=["blanks", "digits", "code"],
+)
+def test_a_line_without_an_end_is_no_abort_and_takes_no_more_time_than_to_read_it(text: bytes) -> None:
+    """The first two held a rank's wrapper and the keeper, by the square of their length; the third ended them."""
+    assert not [*find_aborts(text)]
