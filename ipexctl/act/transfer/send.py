@@ -28,6 +28,7 @@ _PROGRESS_INTERVAL = 0.1  # seconds between two progress events of one host
 _SHARED_SHELL_LIMIT = 2 << 20  # bytes of a tar stream that goes through the host's shared shell, as a whole
 _TRIES = 3
 _FILE_LIMIT = 1_000_000  # in one listing of a host
+_LEVEL_LIMIT = 16 * _FILE_LIMIT  # slashes in one
 _SLOWEST_DISK = 10e6  # bytes a second that a host unpacks at least
 _SLOWEST_RATE = 2000.0  # bytes a second that the input of a script arrives with at least
 
@@ -96,7 +97,7 @@ def read_listing(link: Link, command: Command, width: int) -> bytes:
     """Returns what a script lists, ``width`` fields for a file. Raises `LinkError`, also before too many files of a
     host become objects here."""
     done = _run_script(link, command)
-    if done.truncated or done.out.count(b"\0") > width * _FILE_LIMIT:
+    if done.truncated or done.out.count(b"\0") > width * _FILE_LIMIT or done.out.count(b"/") > _LEVEL_LIMIT:
         raise _make_step_error(link, "more files than can be listed", "refused-there")
     return done.out
 

@@ -1,16 +1,19 @@
 """What is to come from a host, decided from what it says is there and from what is here already."""
 
 import os
+import posixpath
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ipexctl.decide.planning.ignore import Ignored
-from ipexctl.decide.planning.sync import parse_status
+from ipexctl.decide.planning.sync import PATH_LIMIT, parse_status
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import fold_names, format_size, group_pairs, join_names, pluralize, printable
 from ipexctl.protocol.paths import MANIFEST, PART
 
 _NAME_LIMIT = 255  # bytes of a file's name on every file system that matters
+_DIRECTORY_COST = 256  # bytes that a directory takes here, beside its path
+_DIRECTORIES_LIMIT = 256 << 20  # the same of all directories of a listing, with their paths
 _LATEST = 1 << 33  # seconds since 1970: the year 2242; file systems here know no time much later
 
 
@@ -70,16 +73,19 @@ def parse_listing(data: bytes, ignored: Ignored, *, folds: bool = False) -> List
     matched: set[int] = set()
     links: list[str] = []
     refused: list[str] = []
+    lies_in_left_out = _compile_directory_test(ignored)
     for words, raw in zip(records[::2], records[1::2], strict=True):
         pattern, _, status = words.partition(b" ")
         kind, mode, size, mtime = parse_status(status)
         matched.add(int(pattern[:9]))
         name = os.fsdecode(raw)
+        if len(raw) > PATH_LIMIT:
+            refused += [f"{printable(name, 300)}: its path is too long"] if kind == "f" else []
+            continue
         parts = [part for part in name.split("/") if part not in ("", ".")]
         local = "/".join(parts)
         internal = local == MANIFEST or any(part.startswith(PART) for part in parts)
-        levels = range(1, len(parts) + 1)  # of the path, and of the directories it lies in
-        left_out = any(ignored("/".join(parts[:end]), kind == "d" or end < len(parts)) for end in levels)
+        left_out = ignored(local, kind == "d") or lies_in_left_out(posixpath.dirname(local))
         if not parts or internal or left_out:
             continue
         if kind == "l":
@@ -93,6 +99,28 @@ def parse_listing(data: bytes, ignored: Ignored, *, folds: bool = False) -> List
                 for local, first in clashing.items()]  # fmt: skip
     wanted = tuple(items[local] for local in sorted(items) if local not in clashing)
     return Listing(os.fsdecode(path), wanted, frozenset(matched), tuple(links), tuple(refused))
+
+
+def _compile_directory_test(ignored: Ignored) -> Callable[[str], bool]:
+    """Returns the test whether a directory is left out, or one above it. It looks at each directory once, and raises
+    `ValueError` at more of them than a listing can have."""
+    known, size = {"": False}, 0
+
+    def lies_in_left_out(directory: str) -> bool:
+        nonlocal size
+        unknown = []
+        while directory not in known:
+            unknown.append(directory)
+            directory = posixpath.dirname(directory)
+        size += sum(len(each) + _DIRECTORY_COST for each in unknown)
+        if size > _DIRECTORIES_LIMIT:
+            raise ValueError("more directories than can be looked at")
+        left_out = known[directory]
+        for each in reversed(unknown):
+            left_out = known[each] = left_out or bool(ignored(each, True))
+        return left_out
+
+    return lies_in_left_out
 
 
 def _find_path_error(parts: Sequence[str]) -> str:

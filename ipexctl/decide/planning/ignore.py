@@ -32,7 +32,7 @@ Ignored = Callable[[str, bool], bool | None]
 def compile_ignore(patterns: Iterable[str]) -> Ignored:
     """Returns the test of patterns as git reads them. The last one that matches decides; ``!`` takes back in. A pattern
     with a slash in it counts from the top; one that ends in a slash is only for directories."""
-    rules: list[tuple[re.Pattern[str], bool, bool]] = []
+    rules: list[tuple[re.Pattern[str], bool, bool, bool]] = []
     for line in patterns:
         pattern = re.sub(r"(?<!\\) +\Z", "", line.rstrip("\r\n"))
         if not pattern or pattern.startswith("#"):
@@ -41,18 +41,19 @@ def compile_ignore(patterns: Iterable[str]) -> Ignored:
         pattern = pattern.removeprefix("!")
         only_directories = pattern.endswith("/")
         pattern = pattern.removesuffix("/")
-        above = "" if "/" in pattern else "**/"
+        of_name = "/" not in pattern
         if len(pattern) > _LENGTH_LIMIT:
             continue
         try:
-            rule = re.compile(_translate_pattern(above + pattern.removeprefix("/")), re.DOTALL)
+            rule = re.compile(_translate_pattern(pattern.removeprefix("/")), re.DOTALL)
         except re.error:  # a range whose end is before its beginning
             continue
-        rules.append((rule, taken_in, only_directories))
+        rules.append((rule, taken_in, only_directories, of_name))
 
     def ignored(path: str, directory: bool) -> bool | None:
-        for rule, taken_in, only_directories in reversed(rules):
-            if (directory or not only_directories) and rule.fullmatch(path):
+        name = path.rpartition("/")[2]
+        for rule, taken_in, only_directories, of_name in reversed(rules):
+            if (directory or not only_directories) and rule.fullmatch(name if of_name else path):
                 return not taken_in
         return None
 

@@ -22,6 +22,7 @@ _SYSTEM = {
     "proc", "root", "run", "sbin", "srv", "sys", "tmp", "usr", "var",
 }  # fmt: skip
 _MANIFEST_ITEMS = 5_000_000  # commas of a manifest: a file has four, and a list of files at most 1,000,000
+PATH_LIMIT = 4096  # bytes of a path that a system takes
 _SHOWN_OBSTACLES = 20  # obstacles named in one failure
 _LARGE_TRANSFER = 100 << 20  # bytes for one host, from which on the user is warned before they are sent
 
@@ -141,10 +142,14 @@ def parse_remote_tree(data: bytes) -> RemoteTree:
     parts: list[str] = []
     for words, name, target in zip(records[::3], records[1::3], records[2::3], strict=True):
         kind, mode, size, mtime = parse_status(words)
+        if len(name) > PATH_LIMIT or name.startswith(b"/"):
+            raise ValueError("a path that no system takes")
         if kind == "p" and not mode:
             parts.append(os.fsdecode(name))
         else:
             entries[os.fsdecode(name)] = RemoteEntry(kind, mode, size, mtime, os.fsdecode(target))
+    if not entries.keys() >= {*map(posixpath.dirname, entries)} - {""}:
+        raise ValueError("a file in a directory that is not there")
     known = _parse_manifest(manifest) if has_manifest else None
     return RemoteTree(os.fsdecode(path), known, entries, tuple(parts))
 
@@ -250,18 +255,23 @@ def _add_parent_directories(tree: FileTree, send: list[TreeEntry]) -> tuple[Tree
 
 def _find_deletions(remote_tree: RemoteTree, tree: FileTree, ignored: Ignored) -> tuple[str, ...]:
     """Returns the topmost things to remove: a directory only if everything in it goes."""
-    safe = {MANIFEST}
     sent = {entry.path for entry in tree.entries}
+    safe, untouched = {MANIFEST}, {MANIFEST} - sent  # of what is untouched all that is below it is safe
     files = {entry.path for entry in tree.entries if entry.kind != "d"}
-    for path in sorted(remote_tree.entries):
+    for path in sorted(remote_tree.entries):  # directories come before what is in them
         is_directory = remote_tree.entries[path].kind == "d"
-        below_safe = any(parent in safe and parent not in sent for parent in _list_parent_directories(path))
+        below_safe = posixpath.dirname(path) in untouched
         wrong_kind = is_directory and path in files
         if below_safe or (path in sent and not wrong_kind) or ignored(path, is_directory):
             safe.add(path)
-    holding = {parent for path in safe for parent in _list_parent_directories(path)}
+            if below_safe or path not in sent:
+                untouched.add(path)
+    holding = set[str]()
+    for path in safe:
+        while (path := posixpath.dirname(path)) and path not in holding:
+            holding.add(path)
     gone = {path for path in remote_tree.entries if path not in safe and path not in holding}
-    return tuple(sorted(path for path in gone if not any(parent in gone for parent in _list_parent_directories(path))))
+    return tuple(sorted(path for path in gone if posixpath.dirname(path) not in gone))
 
 
 def _list_parent_directories(path: str) -> list[str]:

@@ -110,3 +110,21 @@ def test_a_plan_without_files_says_why_nothing_comes() -> None:
         "n0: /home/ada/work → fetched/n0",
         f"  {plan.summary()}",
     ]
+
+
+def test_of_a_deep_list_each_directory_is_looked_at_once_and_paths_that_no_system_takes_are_refused() -> None:
+    deep, looked_at = b"./" + b"d/" * 1_500, []
+
+    def note(path: str, _: bool) -> None:
+        looked_at.append(path)
+
+    names = [*(deep + b"%d" % number for number in range(100)), deep + b"e/" * 1_000 + b"f"]
+    listing = parse_listing(b"/w\0" + b"".join(b"0 f 644 1 1\0%s\0" % name for name in names), note)
+    assert (len(listing.items), len(looked_at)) == (100, 1_600)
+    assert [why.rpartition(": ")[2] for why in listing.refused] == ["its path is too long"]
+
+
+def test_more_directories_than_a_list_can_have_are_refused_before_they_take_gigabytes() -> None:
+    records = b"".join(b"0 f 644 1 1\0%d/%sf\0" % (number, b"d/" * 2_000) for number in range(100))
+    with pytest.raises(ValueError, match="more directories"):
+        parse_listing(b"/w\0" + records, NOTHING)

@@ -227,6 +227,13 @@ def test_a_size_that_no_file_has_makes_no_sense(size: bytes) -> None:
         parse_remote_tree(b"/p\0\0\0f 600 " + size + b" 5\0a\0\0")
 
 
+@pytest.mark.parametrize("name", [b"/x", b"a/b", b"a/" * 20_000 + b"b"], ids=["absolute", "no directory", "deep"])
+def test_a_path_that_no_directory_holds_makes_no_sense(name: bytes) -> None:
+    """To look for its directories would take as many gigabytes as a host likes, or have no end."""
+    with pytest.raises(ValueError, match=r"no system|not there"):
+        parse_remote_tree(b"/p\0\0\0f 600 1 5\0" + name + b"\0\0")
+
+
 @pytest.mark.parametrize("answer", [b"", b"- 0", b"- -1 9", b"- 0 " + b"9" * 5000, b"- x 1", b"- 0 1 2"])
 def test_a_host_that_says_no_numbers_of_its_part_of_a_file_fails_alone(tmp_path: Path, answer: bytes) -> None:
     wheel = tmp_path / "a.whl"
