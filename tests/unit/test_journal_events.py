@@ -1,6 +1,7 @@
 """What each record of the keeper's journal becomes for those who watch, and what is held back until the end."""
 
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -331,6 +332,17 @@ def test_a_script_that_meets_elsewhere_is_named_at_once_where_that_cannot_go_wel
     assert any(isinstance(event, e.Stalled) for event in reported)
     assert "no progress for 20 s: all 2 ranks on node0, node1 wait in the rendezvous" in str(reported)
     assert not any(isinstance(event, e.Stalled) for event in read(early, *stall))
+
+
+def test_ranks_that_meet_at_many_places_take_no_time_that_grows_with_the_cube_of_their_number() -> None:
+    """It took 27 s for 1,600 ranks whose hosts look for the others at themselves."""
+    begun = time.process_time()
+    hosts = tuple(f"h{rank // 8}" for rank in range(2_000))
+    log = JournalReader(NONCE, replace(RUNNING, hosts=hosts))
+    meets = [rank_records.RankRendezvous(rank, host, "10.0.0.1", host, "29500") for rank, host in enumerate(hosts)]
+    events = [event for each in meets for event in log.read(frames.JOURNAL, journal.encode_record(each))]
+    assert {type(event) for event in events} == {e.RendezvousChanged}
+    assert time.process_time() - begun < 8.0
 
 
 @pytest.mark.parametrize(

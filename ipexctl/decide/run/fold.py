@@ -26,6 +26,7 @@ _FIGURES = 12  # names of figures that are kept as series
 _LOGS = 5 << 20  # bytes of output of all ranks together
 _MIN_LOG_SIZE = 8 << 10  # of one rank
 _RANK_LIMIT = 1 << 16
+_ATTEMPT_RANKS = 1 << 17  # ranks of all attempts together of which is known how they ended
 _NEVER_EXCUSED = (Kind.UNREACHABLE, Kind.RESIDUE, Kind.RECORD)
 _POSITIONS = ("step", "steps")  # where a rank is, no figure by themselves
 _MOMENTARY = ("memory", "swap", "celsius", "mhz", "rank memory")  # samples of one moment, not rates
@@ -261,6 +262,8 @@ class RunFold:
         ranks = [rs.RankState(rank, host, at, staged=at) for rank, host in enumerate(event.ranks[:_RANK_LIMIT])]
         state.attempt, state.launch_failed = rs.Attempt(event, at, ranks, event.backend), None
         run.attempts.append(state.attempt)
+        surplus = len(run.attempts) - max(_ATTEMPT_RANKS // max(len(ranks), 1), 2)
+        del run.attempts[1 : max(surplus, 0) + 1]
         self._note_delay(event.head, at, event.at)
 
     def _end_run(self, event: e.RunEnded, at: float) -> None:
@@ -537,7 +540,8 @@ def _is_inner_bar(known: Mapping[str, float], figures: Mapping[str, float]) -> b
 
 def _describe_lost_loss(lost: LostLoss, ranks: list[rs.RankState]) -> str:
     """``loss is NaN on all 8 ranks since step 30 (2.342 at step 29)``."""
-    first = [rank for rank in lost.ranks if rank not in lost.later]
+    late = {*lost.later}
+    first = [rank for rank in lost.ranks if rank not in late]
     where = f" on {format_ranks(first)}"
     if len(first) == 1:
         where += f" on {ranks[first[0]].host}"

@@ -43,6 +43,7 @@ class JournalReader:
         self._requested = self._alarmed = False  # why the inquiry under way was begun
         self._sampling = False  # it is for a run that has become slow, and nothing else
         self._rendezvous: dict[int, rank_records.RankRendezvous] = {}  # of ranks that meet elsewhere than was planned
+        self._hopeless = False  # one to which others cannot come was reported
         self._met: set[int] = set()  # ranks that have entered their rendezvous
         self._connected: set[int] = set()  # ranks that are past it
         self._well: set[int] = set()  # ranks that have ended with 0
@@ -154,7 +155,7 @@ class JournalReader:
         yield from self.release_lines(ended=True)
         self._lines, self._rendezvous, self._stall, self._stacks, self._compared = {}, {}, None, [], []
         self._met, self._connected, self._well, self.ready, self._positions = set(), set(), set(), set(), {}
-        self._failures = {}
+        self._failures, self._hopeless = {}, False
         known = {*self._running.hosts, *self._running.labels.values()}
         by_rank = {rank: host for host, ranks in launched.placed.items() for rank in ranks if host in known}
         hosts = tuple(by_rank[rank] for rank in sorted(by_rank)) or self._running.hosts
@@ -300,7 +301,7 @@ class JournalReader:
             before, self._positions = self._positions, collectives.list_positions(stacks)
             same = {rank for rank, position in before.items() if self._positions.get(rank) == position}
             shown = self._stall is None and not same.isdisjoint(early.ranks)
-        if early and (shown or self._find_missing(early.ranks) or self._find_hopeless(early.ranks)):
+        if early and (shown or self._find_missing(early.ranks) or self._find_hopeless(self._rendezvous, early.ranks)):
             yield from self._report_stall(early)
             yield from stacks
             self._stacks = stacks
@@ -338,9 +339,12 @@ class JournalReader:
 
     def _note_rendezvous(self, record: rank_records.RankRendezvous) -> Events:
         yield e.RendezvousChanged(*record)
-        known = self._find_hopeless(self._rendezvous)
         self._rendezvous[record.rank] = record
-        if not known and record.address != record.planned and (text := self._find_hopeless(self._rendezvous)):
+        if self._hopeless or record.address == record.planned:
+            return
+        alike = {rank: each for rank, each in self._rendezvous.items() if each.address == record.address}
+        if text := self._find_hopeless(alike, alike):
+            self._hopeless = True
             yield e.Message(text, "warning", code="master-addr")
 
     def _read_sample(self, sample: samples.HostSample | Unreadable) -> Events:
@@ -354,7 +358,7 @@ class JournalReader:
         yield e.HostSample(**{**fields, "ranks": uses})
 
     def _report_stall(self, stall: e.Stalled) -> Events:
-        hosts, hopeless = self._running.hosts, self._find_hopeless(stall.ranks)
+        hosts, hopeless = self._running.hosts, self._find_hopeless(self._rendezvous, stall.ranks)
         text = stack_traces.describe_stall(stall, hosts, hopeless=bool(hopeless), ended=sorted(self._well))
         text = self._describe_missing(stall.ranks) or text
         self._absent = self._find_missing(stall.ranks)
@@ -363,9 +367,9 @@ class JournalReader:
         yield stall
         yield e.Message(text, "warning", code="stalled")
 
-    def _find_hopeless(self, stalled: Collection[int]) -> str:
+    def _find_hopeless(self, records: Mapping[int, rank_records.RankRendezvous], stalled: Collection[int]) -> str:
         """Returns what is wrong where some of these ranks wait in a rendezvous to which others cannot come; else ""."""
-        groups = worlds.group_rendezvous(self._rendezvous, {*stalled} - self._connected)
+        groups = worlds.group_rendezvous(records, {*stalled} - self._connected)
         texts = (worlds.find_hopeless_rendezvous(group, self._running.hosts) for group in groups)
         return next(filter(None, texts), "")
 

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from typing import get_args
 
 from ipexctl.decide.diagnosis.cause import find_cause
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, fill_command, make_diagnosis
@@ -288,7 +289,8 @@ def _read_tail(state: RunState, rank: RankState, most: int) -> str:
     """The rank's last lines, both streams as they were seen."""
     output = rank.ended.tail if rank.ended else b""
     if not output:
-        output = rank.tail + b"\n".join(line.data for key, line in state.open.items() if key[0] == rank.rank)
+        lines_without_end = (state.open.get((rank.rank, stream)) for stream in get_args(e.Stream))
+        output = rank.tail + b"\n".join(line.data for line in lines_without_end if line)
     lines = [drop_overwritten(line) for line in output.split(b"\n")]
     lines = [line for line in lines if line.strip()]
     if most == 1:
