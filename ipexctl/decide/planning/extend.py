@@ -56,7 +56,8 @@ def find_marker(venv: str, facts: Mapping[str, Facts], task: Install) -> Install
     named = set(map(read_package_name, (*task.with_, *task.without)))
     places = [text for text in marker.requested or () if _names_place(text) and read_package_name(text) not in named]
     for other, held in markers.items():
-        if alone := [text for text in places if text not in (held.requested or ())]:
+        known = {*(held.requested or ())}
+        if alone := [text for text in places if text not in known]:
             what = f"the environment of {first} has packages from places of which that of {other} does not know"
             hint = advise("install", "--like", first, text="if they are yours:")
             raise UsageError(what, reasons=alone[:5], hint=hint, exit=Exit.STEP)
