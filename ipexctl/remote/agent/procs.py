@@ -94,9 +94,15 @@ def list_processes() -> "Dict[int, Process]":
 
 
 def list_shared_memory(pid: int) -> "Set[str]":
-    """Files of shared memory that MPI has made and the process has mapped. Only MPICH's have names that stay."""
-    lines = read_file("/proc/%d/maps" % pid).splitlines()
-    return {os.fsdecode(line.split(None, 5)[5]) for line in lines if b" /dev/shm/mpich_shm_" in line}
+    """Files of shared memory that MPI has made and the process has mapped. Only MPICH's have names that stay. A process
+    of another user may have our mark: files of others, and in directories that they could replace, are none."""
+    begin, places = b"/dev/shm/mpich_shm_", set()
+    for words in (line.split(None, 5) for line in read_file("/proc/%d/maps" % pid).splitlines()):
+        if words[5:] and words[5].startswith(begin) and b"/" not in words[5][len(begin) :]:
+            with suppress(OSError):  # it is gone
+                if os.lstat(words[5]).st_uid == os.geteuid():
+                    places.add(os.fsdecode(words[5]))
+    return places
 
 
 def format_run_mark(run: str) -> str:

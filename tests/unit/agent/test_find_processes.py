@@ -47,20 +47,24 @@ def sleeping(env: Mapping[str, str]) -> Iterator[int]:
 
 
 def test_what_is_killed_leaves_no_shared_memory_of_mpi() -> None:
-    kept, gone = (Path(f"/dev/shm/{name}_{RUN}") for name in ("other_shm", "mpich_shm"))
+    """And removes nothing where another user may have put a link in place of a directory."""
+    inner, kept, gone = (Path(f"/dev/shm/{name}_{RUN}") for name in ("mpich_shm_dir", "other_shm", "mpich_shm"))
+    inner.mkdir()
+    inner /= "passwd"
     hold = "import mmap, sys, time; files = [open(path, 'r+') for path in sys.argv[1:]]; "
     hold += "held = [mmap.mmap(file.fileno(), 8) for file in files]"
     hold += "; print(flush=True); time.sleep(300)"
-    for path in (kept, gone):
+    for path in (inner, kept, gone):
         path.write_bytes(bytes(8))
-    words = [sys.executable, "-c", hold, str(kept), str(gone)]
+    words = [sys.executable, "-c", hold, str(inner), str(kept), str(gone)]
     try:
         with subprocess.Popen(words, env={RUN_ENV: RUN}, stdout=subprocess.PIPE) as process:
             assert process.stdout
             process.stdout.readline()
             assert procs.kill_marked(f"{RUN_ENV}={RUN}", 0) == []  # below this one are servers of other tests
-        assert (kept.exists(), gone.exists()) == (True, False)
+        assert (inner.exists(), kept.exists(), gone.exists()) == (True, True, False)
     finally:
+        shutil.rmtree(inner.parent)
         kept.unlink()
         gone.unlink(missing_ok=True)
 
