@@ -139,9 +139,10 @@ def _find_shared_subnets(facts: Mapping[str, Facts], usable: _Addresses) -> list
             owners.setdefault((place.word.network, str(place.word.ip)), set()).add(facts[host].machine_id or host)
     common = set.intersection(*({place.word.network for place in of_host} for of_host in usable.values()))
     common -= {network for (network, _), machines in owners.items() if len(machines) > 1}
+    chosen = [_choose_addresses(of_host) for of_host in usable.values()]
 
     def rank_subnet(network: Network) -> tuple[int, int, int, int, int, str]:
-        interfaces = [_choose_address(network, of_host).interface for of_host in usable.values()]
+        interfaces = [places[network].interface for places in chosen]
         return (
             sum(not interface.virtual for interface in interfaces),
             sum(_network_contains(network, fact.ssh_address) for fact in facts.values()),
@@ -154,9 +155,10 @@ def _find_shared_subnets(facts: Mapping[str, Facts], usable: _Addresses) -> list
     return sorted(common, key=rank_subnet, reverse=True)
 
 
-def _choose_address(network: Network, places: Sequence[_HostAddress]) -> _HostAddress:
-    candidates = [place for place in places if place.word.network == network]
-    return max(candidates, key=lambda place: (not place.interface.virtual, place.interface.speed or 0))
+def _choose_addresses(places: Sequence[_HostAddress]) -> Mapping[Network, _HostAddress]:
+    """The best address of a host in each of its subnets; of equally good ones the first."""
+    ordered = sorted(places, key=lambda place: (place.interface.virtual, -(place.interface.speed or 0)))
+    return {place.word.network: place for place in reversed(ordered)}
 
 
 def _network_contains(network: Network, address: str | None) -> bool:
@@ -188,14 +190,15 @@ def _choose_subnet_interfaces(
     best, others = shared[0], shared[1:]
     chosen: dict[str, InterfaceChoice] = {}
     for host, of_host in usable.items():
-        place = _choose_address(best, of_host)
+        places = _choose_addresses(of_host)
+        place = places[best]
         speed = place.interface.speed or 0
         reasons = [f"all {len(facts)} hosts are in {best}" if len(facts) > 1 else f"it is in {best}"]
         if _network_contains(best, facts[host].ssh_address):
             reasons.append("SSH came in by it")
         if speed:
             reasons.append(f"{speed} Mbit/s")
-        cards = (_choose_address(network, of_host).interface for network in others)
+        cards = (places[network].interface for network in others)
         faster = [f"{card.name} ({card.speed} Mbit/s)" for card in cards if (card.speed or 0) > speed]
         reasons += [f"faster, but not what SSH uses: {card}" for card in faster[:1]]
         chosen[host] = InterfaceChoice(
