@@ -127,9 +127,16 @@ class Round:
         self.check(result)
         for name, data in new.items():
             for host, held in self.cluster_files(name).items():
+                if held is None and self.has_lost_disk:
+                    continue
                 if held != data and (result.code == 0 or held != old[name][host]):
                     size = "no file" if held is None else f"{len(held)} bytes"
                     self.find(f"{host} has {size} in place of {name}, neither old nor new: {result}")
+
+    @property
+    def has_lost_disk(self) -> bool:
+        """With its power a host loses its disk, which is of memory."""
+        return "power_off" in str(self.story)
 
     def cluster_files(self, name: str) -> dict[str, bytes | None]:
         paths = {host: self.cluster.path(host, f"/root/tree/{name}") for host in self.cluster.names}
@@ -142,9 +149,8 @@ class Round:
             result = command.end(PATIENCE)
         self.mend()
         self.check(result)
-        lost = "power_off" in str(self.story)  # and with its power a host loses its disk, which is of memory
         for host in self.cluster.names:
-            if self.cluster.path(host, TORCH).exists() or (result.code == 0 and not lost):
+            if self.cluster.path(host, TORCH).exists() or (result.code == 0 and not self.has_lost_disk):
                 program = [f"{TORCH}/bin/python", "-c", "import torch; print(torch.__version__)"]
                 torch = self.cluster.exec(host, program).stdout.strip()
                 if torch not in VERSIONS or (result.code == 0 and torch != version):
@@ -263,7 +269,7 @@ class Round:
         allowed = {-int(number) for number in self.signals} | {128 + int(number) for number in self.signals}
         harms = [word.partition(" s ")[2] for word in self.story if " s " in word]
         allowed |= {0, 3, 4, 5, 6, 7, 8, 9} if set(harms) - {"lose_packets"} else {0}
-        if self.way == "none" and not self.killed and "power_off" not in str(self.story):
+        if self.way == "none" and not self.killed and not self.has_lost_disk:
             allowed -= {5}  # no rank was harmed, and none speaks with others
         trace = result.code >= 0 and "Traceback (most recent call last)" in result.err
         if result.code in NEVER or result.code not in allowed or trace:

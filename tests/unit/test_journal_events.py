@@ -521,6 +521,16 @@ def test_earlier_output_has_about_the_time_at_which_it_was_written() -> None:
     assert times == [110.0, 111.0, 112.0, 113.0, 114.0, 0.0, 0.0]
 
 
+def test_what_was_doubted_in_one_attempt_is_not_reported_in_the_next() -> None:
+    early = journal.Stall([0, 1], True, True, 20.0, {0: "S", 1: "S"}, early=True)
+    again = journal.Launched(1, 2, placed={"node0": [0], "node1": [1]}, restart=1)
+    place = 'Thread 0x1 (most recent call first):\n  File "/h/train.py", line 5 in <module>\n'
+    stacks = [rank_records.RankStack(rank, f"node{rank}", 5, "S", "", place) for rank in (0, 1)]
+    asked: list[Any] = [journal.StacksRequested("r"), *stacks, journal.InquiryEnded()]
+    assert any(isinstance(event, e.Stalled) for event in read(early, *asked))
+    assert not any(isinstance(event, e.Stalled) for event in read(early, again, *asked))
+
+
 def test_a_script_that_has_ended_in_a_process_that_has_not_is_an_early_stall() -> None:
     """As of a rank that raises, and then waits for the others in a function of atexit."""
     early = journal.Stall([0, 1], True, True, 20.0, {0: "S", 1: "S"}, early=True)

@@ -31,8 +31,23 @@ class JournalReader:
         self._running = running
         self._labels = {label.encode(): host.encode() for label, host in running.labels.items()}
         self._demux = Demux(nonce)
-        self._lines: dict[tuple[int | None, str], LineHolder] = {}
         self._journal = self._samples = b""
+        self._forget_attempt()
+        self._restarts, self._resumed = 0, cast(e.ResumedFrom | None, None)  # of the next attempt
+        self.launched = self.waiting = False
+        self.too_few = False  # hosts for the next attempt
+        self.over: e.RunEnded | None = None
+        self.unreadable = 0  # records of the journal
+        self._waiting: deque[Record | Unreadable] = deque()  # not before the output of the attempt before has been read
+        self._read_output = 0  # bytes, those that are gone among them
+        self._times: deque[tuple[int, float]] = deque()  # how much of the output had been written, and when
+        self._written = 0.0  # when what is read now was; 0: not known
+        self._late = bool(running.title)  # it reads what was written before the command came
+        self.shift = 0.0  # seconds to add to the head's time to get the controller's
+
+    def _forget_attempt(self) -> None:
+        """Nothing that is known of the ranks of one attempt is true of those of the next."""
+        self._lines: dict[tuple[int | None, str], LineHolder] = {}
         self._stacks: list[e.RankStack] = []
         self._stall: e.Stalled | None = None
         self._early: e.Stalled | None = None  # which its stacks have to show
@@ -48,17 +63,6 @@ class JournalReader:
         self._connected: set[int] = set()  # ranks that are past it
         self._well: set[int] = set()  # ranks that have ended with 0
         self.ready: set[int] = set()  # ranks that have given the sign of --ready
-        self._restarts, self._resumed = 0, cast(e.ResumedFrom | None, None)  # of the next attempt
-        self.launched = self.waiting = False
-        self.too_few = False  # hosts for the next attempt
-        self.over: e.RunEnded | None = None
-        self.unreadable = 0  # records of the journal
-        self._waiting: deque[Record | Unreadable] = deque()  # not before the output of the attempt before has been read
-        self._read_output = 0  # bytes, those that are gone among them
-        self._times: deque[tuple[int, float]] = deque()  # how much of the output had been written, and when
-        self._written = 0.0  # when what is read now was; 0: not known
-        self._late = bool(running.title)  # it reads what was written before the command came
-        self.shift = 0.0  # seconds to add to the head's time to get the controller's
 
     def read(self, kind: str, data: bytes) -> Events:
         if kind == frames.JOURNAL:
@@ -153,9 +157,7 @@ class JournalReader:
     def _begin_attempt(self, launched: journal.Launched) -> Events:
         """What was known of the ranks of the attempt before is over; others may be left."""
         yield from self.release_lines(ended=True)
-        self._lines, self._rendezvous, self._stall, self._stacks, self._compared = {}, {}, None, [], []
-        self._met, self._connected, self._well, self.ready, self._positions = set(), set(), set(), set(), {}
-        self._failures, self._hopeless = {}, False
+        self._forget_attempt()
         known = {*self._running.hosts, *self._running.labels.values()}
         by_rank = {rank: host for host, ranks in launched.placed.items() for rank in ranks if host in known}
         hosts = tuple(by_rank[rank] for rank in sorted(by_rank)) or self._running.hosts
