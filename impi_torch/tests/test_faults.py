@@ -40,11 +40,11 @@ def test_a_killed_rank_ends_the_others(run: Run) -> None:
     assert "RANK 2" in ended.err + ended.out or "rank 2" in ended.err + ended.out
 
 
-@pytest.mark.parametrize("case", ["left", "destroys"])
-def test_a_rank_that_left_is_named_within_seconds(run: Run, case: str) -> None:
-    ended = run("faults", case, ranks=3, IMPI_TEST_TIMEOUT=100)
+@pytest.mark.parametrize(("case", "ranks", "left"), [("left", 3, 2), ("destroys", 3, 2), ("destroys_store", 2, 0)])
+def test_a_rank_that_left_is_named_within_seconds(run: Run, case: str, ranks: int, left: int) -> None:
+    ended = run("faults", case, ranks=ranks, IMPI_TEST_TIMEOUT=100)
     assert ended.code not in (0, 124)
-    assert "rank 2 left the group without it" in ended.err
+    assert f"rank {left} left the group without it" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -353,9 +353,20 @@ class ImpiProcessGroup(ProcessGroup):
                 *(w for w in self.engine.active if w.group is self),
             ]:
                 work.wait()
+            if self._world and self._rank == 0:
+                self._keep_store()
             self.error = ImpiError("impi: the script destroyed this group")
             with self.engine.lock:
                 self.channel.comm.Free()
+
+    def _keep_store(self) -> None:
+        """Stay for a moment if others have not come so far: the store goes with rank 0, and with it who left."""
+        keys = [f"left/{member}" for member in range(self._size)]
+        end, nap = time.monotonic() + 3 * LINGER, 0.0005
+        with contextlib.suppress(RuntimeError):
+            while not self.store.check(keys) and time.monotonic() < end:
+                time.sleep(nap)
+                nap = min(nap * 2, 0.05)
 
     # --- starting an operation -------------------------------------------------------------------------------------
 

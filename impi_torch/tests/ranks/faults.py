@@ -194,6 +194,14 @@ def destroys(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def destroys_store(rank: int, size: int) -> None:
+    """Rank 0, which keeps the store, has fewer batches; its barrier is taken for a reduction of the others."""
+    for _ in range(5 if rank == 0 else 8):
+        dist.all_reduce(torch.ones(10))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def goes_on(rank: int) -> None:
     dist.all_reduce(torch.ones(10))
     sys.stdout.write(f"done on {rank}\n")
