@@ -84,7 +84,7 @@ def test_the_end_card_repeats_a_stall_that_was_not_overcome() -> None:
     compared = e.StallCompared((2,), "3 of 4 ranks wait in all_reduce, rank 2 on b does not\n  rank 2  data.py:41")
     stopped = [ended(rank, None, signal=15, cause="stopped") for rank in range(4)]
     text = ending(stall, message, compared, *stopped, e.RunEnded("k7", "stopped"))
-    assert "  stall    no progress for 60 s: rank 2 on b silent\n" in text
+    assert "  stall    no progress for 67 s: rank 2 on b silent\n" in text, "seven more until the end"
     assert "rank 2 on b does not\n             rank 2  data.py:41" in text
     assert "stall" not in ending(stall, message, compared, e.Resumed(), *stopped, e.RunEnded("k7", "stopped"))
 
