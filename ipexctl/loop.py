@@ -290,7 +290,7 @@ class Delivery:
         return self._close_sinks(failure)
 
     def _report_news(self, event: Event) -> Exception | None:
-        """Says what the state shows with this event and did not before; what a sink raised."""
+        """Reports what the state shows with this event and did not before; what a sink raised."""
         news = {
             "lost-loss": self._find_lost_loss(),
             "slow-host": self._find_slow_host(),

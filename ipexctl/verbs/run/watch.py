@@ -327,7 +327,7 @@ class RunWatcher:
                 yield e.Message(text, "warning", self.head.host.name, "disconnected")
 
     def _handle_late_signal(self) -> e.Workflow[None]:
-        """A run that has ended cannot be stopped any more: the second Ctrl-C leaves the rest of its output on the
+        """A run that has ended cannot be stopped any more: the second Ctrl-C leaves its remaining output on the
         head."""
         now, taken = time.monotonic(), self.context.interrupts.pop_pending()
         if taken and (taken.number == signal.SIGHUP or now >= self.refused_at + _REPEAT_WINDOW):
