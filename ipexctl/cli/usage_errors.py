@@ -317,14 +317,15 @@ def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def find_nearest(word: str, names: Sequence[str], least: float = _VALUE_LIKENESS) -> str | None:
-    """The name that is most like the word: the same letters in another order, one letter less, one other letter, else
-    those that most of it shares, from ``least`` of them on; of several the one that begins as it does."""
+    """The name that is most like the word: the same letters in another order, one letter less, its last one missing,
+    one other letter, else those that most of it shares, from ``least`` of them on; of several the one that begins as it
+    does."""
     from difflib import SequenceMatcher
 
     def compute_likeness(name: str) -> tuple[float, int]:
         if sorted(name) == sorted(word):
             return 1.0, 0
-        if any(word[:at] + word[at + 1 :] == name for at in range(len(word))):
+        if name[:-1] == word or any(word[:at] + word[at + 1 :] == name for at in range(len(word))):
             return 0.995, 0
         if len(name) == len(word) > 2 and sum(a != b for a, b in zip(word, name, strict=True)) == 1:
             return 0.99, 0
