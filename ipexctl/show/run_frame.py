@@ -69,7 +69,7 @@ def _draw_header(state: RunState, width: int, now: float) -> Text:
     isas = {isa for host in hosts if (isa := run.isas.get(host))}
     parts = [f"{pluralize(len(state.ranks), 'rank')} on {pluralize(len(hosts), 'host')}" if hosts else ""]
     spares = {*(state.run.launch.spares if state.run.launch else ())}.difference(hosts)
-    parts[0] += f" + {pluralize(len(spares), 'spare')}" if spares else ""
+    parts[0] += f" + {pluralize(len(spares), 'spare')}" if hosts and spares else ""
     parts += [
         phrases.format_backend(state.attempt.backend, run.backend),
         run.precision,
