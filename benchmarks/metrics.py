@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from itertools import islice
 from pathlib import Path
 
 from ground import arguments, conditions, hosts, read_load
@@ -26,7 +28,7 @@ from ipexctl.protocol import messages, rank_records, samples, seal
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.run_spec import RankSpec, RunSpec
 from ipexctl.protocol.timings import Timings
-from ipexctl.remote.agent import files, sampling, spool
+from ipexctl.remote.agent import files, guard, rpc, sampling, spool
 
 HOUR = 720  # samples
 PAUSE = 0.05  # seconds between two of them
@@ -78,26 +80,22 @@ def measure_hour(ranks: int, processes: int) -> dict[str, float]:
 
 def take_samples(place: str, spec: RunSpec) -> tuple[list[bytes], float]:
     """The samples of an hour, and the CPU seconds of the process that takes them, from its fork on."""
-    output, output_end = os.pipe()
-    control_end, control = os.pipe()
+    own, other = socket.socketpair()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     pid = os.fork()
     if not pid:
         try:
-            os.close(control)
-            sampling.sample_host(place, spec, control_end, output_end)
+            own.close()
+            sampling.sample_host(place, spec, rpc.Wire(other))
         finally:
             os._exit(0)
-    os.close(output_end)
-    lines = []
-    with os.fdopen(output, "rb") as text:
-        for line in text:
-            lines.append(line)
-            if len(lines) == HOUR:
-                os.close(control)
+    other.close()
+    with own.makefile("rb") as text:
+        lines = list(islice(text, HOUR))
+    own.close()
     os.waitpid(pid, 0)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return lines[:HOUR], after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return lines, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def pass_on(lines: list[bytes], place: str) -> float:
@@ -149,11 +147,11 @@ def find_meter(place: Path) -> int:
     found = [
         int(path.parent.name)
         for path in Path("/proc").glob("[0-9]*/cmdline")
-        if sampling.METER.encode() in read_words(path)
+        if guard.SAMPLER.encode() in read_words(path)
         and any(word.startswith(b"HOME=%s/" % os.fsencode(place)) for word in read_words(path.with_name("environ")))
     ]
     if len(found) != 1:
-        sys.exit(f"{len(found)} processes of the run call themselves {sampling.METER}")
+        sys.exit(f"{len(found)} processes of the run call themselves {guard.SAMPLER}")
     return found[0]
 
 

@@ -34,12 +34,12 @@ _STATE, _INCOMING, _ASIDE = "state.json", ".incoming", ".aside"
 
 
 class Carrier:
-    def __init__(self, spec: "RunSpec") -> None:
+    def __init__(self, spec: "RunSpec", guard: "rpc.Wire") -> None:
         assert spec.keep is not None
-        self.spec, self.keep = spec, spec.keep
+        self.spec, self.keep, self.guard = spec, spec.keep, guard
         self.base, self.leaf = os.path.split(os.path.normpath(spec.keep.path))
         self.store = os.path.join(self.base, paths.KEEP + self.leaf)
-        self.writing = threading.Lock()
+        self.sending = threading.Lock()
         self.copying = threading.Lock()  # the keeper hears of copies in the order in which they came to be
         self.callers = threading.BoundedSemaphore(CALLERS_LIMIT)
         self.before: Dict[str, Tuple[List[str], Optional[bool]]] = {}  # mark → what the last look found out
@@ -60,29 +60,22 @@ class Carrier:
         self.port = listener.getsockname()[1]
         threading.Thread(target=self.serve, args=(listener,), daemon=True).start()
         # What stands still before the ranks run may be half written: the keeper's look comes first.
-        unread, due = b"", time.monotonic() if self.keep.fresh else None
-        while True:
-            if not select.select([0], [], [], None if due is None else max(0.0, due - time.monotonic()))[0]:
-                due = time.monotonic() + self.spec.timings.look
+        looking = self.keep.fresh
+        while self.guard.open:
+            message = self.guard.wait(self.spec.timings.look)
+            if isinstance(message, messages.FindCheckpoints):
+                looking = True
+                self.report(message.number)
+            elif isinstance(message, messages.TakeCheckpoint):
+                threading.Thread(target=self.take, args=(message,), daemon=True).start()
+            elif looking and self.guard.open:
                 self.report(0)
-                continue
-            piece = os.read(0, 1 << 16)
-            if not piece:
-                break
-            *lines, unread = (unread + piece).split(b"\n")
-            for message in map(KINDS.read, lines):
-                if isinstance(message, messages.FindCheckpoints):
-                    self.report(message.number)
-                    due = time.monotonic() + self.spec.timings.look
-                elif isinstance(message, messages.TakeCheckpoint):
-                    threading.Thread(target=self.take, args=(message,), daemon=True).start()
         shutil.rmtree(os.path.join(self.store, _INCOMING), ignore_errors=True)
 
     def send(self, message: "messages.Message") -> None:
-        data = KINDS.write(message) + b"\n"
-        with self.writing:
-            while data:
-                data = data[os.write(1, data) :]
+        with self.sending:
+            self.guard.send(message)
+            self.guard.drain(self.spec.timings.carry)
 
     # -- what is here -------------------------------------------------------------------------------------------------
 

@@ -15,9 +15,8 @@ import time
 from contextlib import suppress
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
-from ipexctl.protocol import hooks, messages, paths, rank_records, samples
+from ipexctl.protocol import hooks, messages, paths, rank_records
 from ipexctl.protocol.codec import encode
-from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.rank_layout import RankLayout, place_spec
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, launcher_proxy, procs, ready_sign, rpc, spool, stack_traces
@@ -26,10 +25,10 @@ from ipexctl.remote.agent.host_lock import HostQueue
 from ipexctl.remote.agent.keeper_search import KeeperSearch
 from ipexctl.remote.agent.local_ranks import LocalRanks
 from ipexctl.remote.agent.output_pipe import OutputPipe
-from ipexctl.remote.agent.sampling import start_sampler
+from ipexctl.remote.agent.sampling import sample_host
 
 BACKLOG_LIMIT = 1 << 22  # bytes for the keeper that wait here; more stays in the pipe, and then the ranks wait
-CARRIER = "carry"  # what the process that carries checkpoints calls itself, in the guard's place
+CARRIER, SAMPLER = "carry", "meter"  # what the processes beside the guard call themselves, in its place
 NO_CARRIER = messages.CheckpointTaken(0, "the process that carries checkpoints ended", 0, 0.0)
 SMALL_OUTPUT = 1 << 14  # bytes: less output is little
 
@@ -54,8 +53,8 @@ class Guard:
         self.resting = 0.0  # until when output gathers in the pipe
         self.layout = RankLayout(0, {})  # of the last attempt
         self.launched = 0.0  # when the first attempt's ranks were started
-        self.sampler: "Optional[Helper[samples.HostSample]]" = None
-        self.carrier: "Optional[Helper[messages.Message]]" = None
+        self.sampler: "Optional[Helper]" = None
+        self.carrier: "Optional[Helper]" = None
         self.forget_ranks()
         self.join_keeper()
 
@@ -91,22 +90,26 @@ class Guard:
 
     def start_helpers(self) -> None:
         """Starts what works beside the ranks."""
-        self.sampler = start_sampler(self.directory, self.spec)
+        if self.spec.timings.sample > 0:
+            self.sampler = start_helper(self.directory, SAMPLER, 10, self.sample_host)
         if self.spec.keep:
-            self.carrier = start_helper(self.directory, CARRIER, 19, KINDS, self.carry_checkpoints)
+            self.carrier = start_helper(self.directory, CARRIER, 19, self.carry_checkpoints)
 
     def end_helpers(self) -> None:
         for helper in self.helpers:
-            list(helper.finish(0.0))
+            list(helper.end(0.0))
         self.sampler = self.carrier = None
 
-    def carry_checkpoints(self) -> None:
+    def sample_host(self, guard: "rpc.Wire") -> None:
+        sample_host(self.directory, self.spec, guard)
+
+    def carry_checkpoints(self, guard: "rpc.Wire") -> None:
         from ipexctl.remote.agent.carrier import Carrier  # the guard itself does not need it
 
-        Carrier(self.spec).run()
+        Carrier(self.spec, guard).run()
 
     @property
-    def helpers(self) -> "List[Helper[Any]]":
+    def helpers(self) -> "List[Helper]":
         return [helper for helper in (self.sampler, self.carrier) if helper]
 
     def do_round(self, now: float) -> bool:
@@ -145,7 +148,7 @@ class Guard:
         for helper in self.helpers:
             for message in helper.receive():
                 self.report(message)
-            helper.send()
+            helper.flush()
         if self.carrier and not self.carrier.open:
             self.carrier = None
             self.report(NO_CARRIER)
@@ -197,7 +200,7 @@ class Guard:
             if end is not None:  # otherwise the next round finds it
                 self.ends[pid] = end
         sources = [*self.ends.values(), *([self.keeper] if self.keeper.open else [])]
-        sources += [self.carrier.output] if self.carrier else []
+        sources += [self.carrier] if self.carrier else []
         if not self.resting and len(self.keeper.outbox) < BACKLOG_LIMIT:
             return [*sources, self.output]
         return sources
@@ -231,7 +234,7 @@ class Guard:
             self.kill_all(self.spec.timings.wipe, self.list_launcher_processes() | ranks.wrappers)
         elif isinstance(message, (messages.FindCheckpoints, messages.TakeCheckpoint)):
             if self.carrier:
-                self.carrier.send(KINDS.write(message))
+                self.carrier.send(message)
             else:
                 self.report(NO_CARRIER)
         elif isinstance(message, messages.ReportLoad):
@@ -344,7 +347,7 @@ class Guard:
         left = self.kill_all(timings.last_wipe, own)
         self.proxies.clear()  # the end of each would wake us again and again until the next attempt
         for helper in self.helpers:
-            for message in helper.finish(timings.last_sample):
+            for message in helper.end(timings.last_sample):
                 self.report(message)
         self.sampler = self.carrier = None
         procs.remove_cgroup(self.group)

@@ -1,30 +1,18 @@
 """The process beside the guard that samples its host."""
 
-import os
 import select
 import time
-from typing import Dict, Optional
+from typing import Dict
 
 from ipexctl.protocol.run_spec import RunSpec
-from ipexctl.protocol.samples import KINDS, HostSample, encode_sample
-from ipexctl.remote.agent import files
-from ipexctl.remote.agent.helper import Helper, start_helper
+from ipexctl.remote.agent import files, rpc
 
 DOUBLING_SAMPLES = 720  # samples, after which the time between two of them doubles: so a run of weeks stays small
 MAX_INTERVAL = 60.0  # seconds between two samples, unless the user wants more
-NICE = 10
-METER = "meter"  # what this process calls itself, in the guard's place
 
 
-def start_sampler(directory: str, spec: "RunSpec") -> "Optional[Helper[HostSample]]":
-    """Starts it; None where the run wants no samples, or no process can be had."""
-    if spec.timings.sample <= 0:
-        return None
-    return start_helper(directory, METER, NICE, KINDS, lambda: sample_host(directory, spec))
-
-
-def sample_host(directory: str, spec: "RunSpec", control: int = 0, output: int = 1) -> None:
-    """Writes samples to ``output`` until ``control`` ends; then one more. Every ``timings.sample`` seconds; after
+def sample_host(directory: str, spec: "RunSpec", guard: "rpc.Wire") -> None:
+    """Sends samples to the guard until that says no more; then one more. Every ``timings.sample`` seconds; after
     `DOUBLING_SAMPLES` samples the time between two doubles, and again after as many more, up to `MAX_INTERVAL`."""
     from ipexctl.remote.agent.samples import HostReader, compute_sample  # the guard itself does not need it
 
@@ -34,14 +22,15 @@ def sample_host(directory: str, spec: "RunSpec", control: int = 0, output: int =
     period, count, ended = spec.timings.sample, 0, False
     before = reader.read(find_wrappers(directory, spec, wrappers))
     due = before.steady + period
-    while not ended:
-        ended = bool(select.select([control], [], [], max(0.0, due - time.monotonic()))[0])
+    while guard.open and not ended:
+        ended = bool(select.select([guard], [], [], max(0.0, due - time.monotonic()))[0])
         now = reader.read(find_wrappers(directory, spec, wrappers))
-        _write_sample(output, compute_sample(before, now, spec.host))
+        guard.send(compute_sample(before, now, spec.host))
         before, count = now, count + 1
         if count % DOUBLING_SAMPLES == 0:
             period = max(spec.timings.sample, min(2 * period, MAX_INTERVAL))
         due = max(due + period, now.steady)
+    guard.drain(spec.timings.last_sample)
 
 
 def find_wrappers(directory: str, spec: "RunSpec", wrappers: "Dict[int, int]") -> "Dict[int, int]":
@@ -55,10 +44,3 @@ def find_wrappers(directory: str, spec: "RunSpec", wrappers: "Dict[int, int]") -
             if type(pid) is int and pid:
                 wrappers[rank] = pid
     return wrappers
-
-
-def _write_sample(output: int, sample: HostSample) -> None:
-    """Ends this process where nobody reads any more."""
-    line = encode_sample(sample)
-    while line:
-        line = line[os.write(output, line) :]

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -42,7 +43,9 @@ class Host:
         self.folder.mkdir(exist_ok=True)
         keep = KEEP._replace(path=str(self.folder / leaf), fresh=fresh)
         timings = Timings(quiet_file=0.0, carry=5.0)
-        self.carrier = Carrier(SPEC._replace(host=name, token=token, keep=keep, timings=timings))
+        self.carrier = Carrier(
+            SPEC._replace(host=name, token=token, keep=keep, timings=timings), rpc.Wire(socket.socketpair()[0])
+        )
         self.sent: list[Message] = []
         self.carrier.send = self.sent.append  # type: ignore[method-assign, assignment]
         self.carrier.prepare_store()

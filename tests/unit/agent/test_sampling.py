@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,9 +17,9 @@ from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model import events as e
 from ipexctl.model.launch import Running
 from ipexctl.protocol import frames, messages, paths, rank_records, run_spec
-from ipexctl.protocol.samples import KINDS, HostSample, RankSample, encode_sample
+from ipexctl.protocol.samples import HostSample, RankSample, encode_sample
 from ipexctl.protocol.timings import Timings
-from ipexctl.remote.agent import files, procs, sampling
+from ipexctl.remote.agent import files, procs, rpc, sampling
 from tests.unit.agent.runs import PLAIN, SPEC, TIMINGS, Kept, keeping, remote
 from tests.waiting import wait
 
@@ -200,11 +201,9 @@ def test_a_sampler_slows_down_and_never_beyond_its_limit(tmp_path: Path, monkeyp
     monkeypatch.setattr("ipexctl.remote.agent.sampling.time.monotonic", lambda: steady[0])
     monkeypatch.setattr(sampling, "DOUBLING_SAMPLES", 3)
     spec = SPEC._replace(timings=Timings(sample=5.0), workdir=str(tmp_path))
-    out, into = os.pipe()
-    sampling.sample_host(str(tmp_path), spec, 0, into)
-    os.close(into)
-    with os.fdopen(out, "rb") as lines:
-        seconds = [sample.seconds for sample in map(KINDS.read, lines) if isinstance(sample, HostSample)]
+    guard, sampler = map(rpc.Wire, socket.socketpair())
+    sampling.sample_host(str(tmp_path), spec, sampler)
+    seconds = [sample.seconds for sample in guard.receive() if isinstance(sample, HostSample)]
     assert pauses == [5, 5, 5, 10, 10, 10, 20, 20, 20, 40, 40, 40, 60, 60]
     assert seconds == pauses
 
