@@ -32,7 +32,6 @@ RESERVE = "reserve"  # space for the last records of a run whose disk is full
 OWNER = "place.json"  # which host this directory is for: homes may be shared
 PORT = "port.json"  # where the ranks meet
 ENDING = "ending.json"  # the run is being ended: no rank is to start any more
-LEFTOVERS = "left.json"  # processes that a guard without its keeper could not end
 TICKET = "ticket-"  # beside the locks, with the host's name and the run's: that run waits for the host
 LOCK = "lock-"  # beside the runs' directories, with the host's name: which run holds the host
 PIPES = "pipes"  # the named pipes between the launcher's shims and the keeper

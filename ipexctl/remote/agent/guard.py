@@ -116,7 +116,7 @@ class Guard:
         """Does what is due now, in seconds of the steady clock; False once it has ended its part."""
         lease, last, self.last = self.spec.timings.node_lease, self.last, now
         if now - last > lease:
-            return self.abort_run("this host stood still for %.0f s" % (now - last))
+            return self.abort_run()  # this host stood still
         for message in self.keeper.receive():
             if isinstance(message, messages.FindLeader):
                 if self.follow_another():
@@ -137,10 +137,8 @@ class Guard:
             self.report(messages.ProxyEnded(self.missing))
         self.report_helpers()
         self.keeper.flush()
-        if not self.keeper.open:
-            return self.abort_run("a line is not the keeper's" if self.keeper.tampered else "the keeper is gone")
-        if now - self.heard > lease:
-            return self.abort_run("not heard by the keeper for %.0f s" % (now - self.heard))
+        if not self.keeper.open or now - self.heard > lease:
+            return self.abort_run()
         return True
 
     def report_helpers(self) -> None:
@@ -398,7 +396,7 @@ class Guard:
     def find_strays(self) -> "List[procs.Process]":
         return [process for process in self.find_rank_processes() if process.pid not in self.ranks.wrappers]
 
-    def abort_run(self, why: str) -> bool:
+    def abort_run(self) -> bool:
         """The keeper is lost: ends the run's part on this host alone. True where it is back, for another attempt."""
         self.queue.leave()
         self.end_helpers()
@@ -411,12 +409,7 @@ class Guard:
             if keeper:
                 self.come_back(keeper, lost, heard, left)
                 return True
-        if self.has_output():
-            return False
-        if left:
-            pids = [process.pid for process in left]
-            files.write_json(self.directory, paths.LEFTOVERS, {"why": why, "at": time.time(), "left": pids})
-        else:
+        if not left and not self.has_output():
             files.remove_directory(self.directory)
         return False
 

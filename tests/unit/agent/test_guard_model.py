@@ -6,7 +6,6 @@ cleans once, and has one end for each rank.
 `make fuzz` plays other histories each time; ``IPEXCTL_HISTORIES=10000`` so many.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -330,7 +329,7 @@ class GuardAndKeeper(RuleBasedStateMachine):
             assert {end.rank for end in ends} == set(PART.ranks), "every rank is accounted for"
             assert self.directory.exists() == bool(left)
         elif left and not self.guard.finished:
-            assert set(json.loads((self.directory / paths.LEFTOVERS).read_bytes())["left"]) == left
+            assert self.directory.exists(), "who asks for the run finds it"
         assert bool(left) or not self.directory.exists(), "its files are gone where nothing else is left"
 
 
