@@ -187,7 +187,8 @@ is_shell() {
 # and named if that does not help.
 leftovers() {
     for try in 1 2; do
-        for environ in $(grep -ls "IPEXCTL_PROBE=$nonce" /proc/[0-9]*/environ); do
+        own=$(grep -ls "^Uid:.$(id -u)[^0-9]" /proc/[0-9]*/status | sed 's/status$/environ/') # as in find_processes.sh
+        for environ in $(grep -ls "IPEXCTL_PROBE=$nonce" $own); do
             pid=${environ#/proc/}
             pid=${pid%/environ}
             read -r comm <"/proc/$pid/comm" || continue

@@ -77,7 +77,8 @@ place)
     case $old in .ipexctl-part-*/*) continue ;; .ipexctl-part-*) ;; *) continue ;; esac
     pid=${old##*-}
     [ "$pid" != $$ ] || continue # another host's, with the same home directory; its names are on our command line
-    if tr '\0' '\n' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF -- "${old%-*}"; then # busybox's grep reads up to a NUL
+    # Of another user's process the words may have no end; busybox's grep reads up to a NUL.
+    if [ -O "/proc/$pid" ] && head -c 65536 "/proc/$pid/cmdline" 2>/dev/null | tr '\0' '\n' | grep -qF -- "${old%-*}"; then
       read -r stat <"/proc/$pid/stat"
       stat=${stat##*) } # state, parent, process group
       group=${stat#* * }

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -187,3 +188,14 @@ def test_an_earlier_transfer_that_still_waits_is_ended_with_its_session(shell: S
         assert shell.place(pack({"a": "1"}), parts[0].name) == (0, "")
         assert earlier.wait(60) != 0
     assert read(shell.there) == {"a": "1"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a process of another account")
+def test_a_process_of_another_user_is_no_earlier_transfer(shell: Shell) -> None:
+    words = ["sleep", "300", PART + "0123456789ab-1"]
+    with subprocess.Popen(["sh", "-c", "sleep 300; true", *words], user=4242, start_new_session=True) as other:
+        try:
+            assert shell.place(pack({"a": "1"}), f"{words[-1]}-{other.pid}") == (0, "")
+            assert other.poll() is None
+        finally:
+            os.killpg(other.pid, signal.SIGKILL)

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from itertools import islice
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set
 
 from ipexctl.protocol import paths
@@ -19,6 +20,7 @@ from ipexctl.protocol import paths
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 _PIECE = 1 << 16  # bytes that are read at a time
+_VARIABLES = 128  # such pieces of a process's variables: the kernel takes 6 MiB of a program that it starts
 _TICKS = os.sysconf("SC_CLK_TCK")
 STUCK = 2.0  # seconds
 _CGROUP = "/sys/fs/cgroup"
@@ -35,12 +37,12 @@ class Process(NamedTuple):
     seconds: float = 0.0
 
 
-def read_file(path: str) -> bytes:
-    """Returns a file's bytes; none where there is no such file, or it may not be read."""
+def read_file(path: str, pieces: "Optional[int]" = None) -> bytes:
+    """Returns a file's bytes, at most so many pieces; none where there is no such file, or it may not be read."""
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY)  # half the time of a file object, and a search of /proc reads hundreds
         try:
-            return b"".join(iter(lambda: os.read(fd, _PIECE), b""))
+            return b"".join(islice(iter(lambda: os.read(fd, _PIECE), b""), pieces))
         finally:
             os.close(fd)
     return b""
@@ -115,16 +117,25 @@ def format_node_mark(run: str, label: str) -> str:
     return "%s=%s:%s" % (paths.NODE_ENV, run, label)
 
 
+def _read_variables(pid: int) -> "List[bytes]":
+    """Returns what the process was started with in its environment; nothing where that may not be read, and of another
+    user's process, also for root: it may have marks of ours, and variables without an end (PR_SET_MM_MAP, prctl(2))."""
+    status = read_file("/proc/%d/status" % pid) if os.geteuid() == 0 else b""
+    if status and b"\nUid:\t%d\t" % os.getuid() not in status:
+        return []
+    return read_file("/proc/%d/environ" % pid, _VARIABLES).split(b"\0")
+
+
 def has_mark(pid: int, mark: str) -> bool:
-    """Returns whether the process was started with this in its environment. False where that may not be read."""
-    return mark.encode() in read_file("/proc/%d/environ" % pid).split(b"\0")
+    """Returns whether the process was started with this in its environment, by this account."""
+    return mark.encode() in _read_variables(pid)
 
 
 def read_run(pid: int) -> str:
-    """Returns the run that the process was started in; empty outside of runs."""
+    """Returns the run that this account started the process in; empty outside of runs."""
     begin = (paths.RUN_ENV + "=").encode()
-    words = read_file("/proc/%d/environ" % pid).split(b"\0")
-    return next((word[len(begin) :].decode("ascii", "replace") for word in words if word.startswith(begin)), "")
+    words = (word for word in _read_variables(pid) if word.startswith(begin))
+    return next(words, begin)[len(begin) :].decode("ascii", "replace")
 
 
 def create_cgroup(run: str, label: str) -> str:
@@ -140,10 +151,15 @@ def create_cgroup(run: str, label: str) -> str:
 
 
 def find_cgroups(run: str) -> "List[str]":
-    """Returns the control groups of a run on this host, wherever they are."""
-    groups = []
-    for path, names, _ in os.walk(_find_cgroup_root()):
-        groups += [os.path.join(path, name) for name in names if name.startswith("%s%s-" % (paths.GROUP, run))]
+    """Returns the control groups of a run on this host, wherever they are. Those that another user has made, who may
+    have some below his own, are none of them."""
+    groups, todo, begin = [], [_find_cgroup_root()], "%s%s-" % (paths.GROUP, run)
+    while todo:  # they may be deeper than Python's stack
+        with suppress(OSError):
+            entries = [entry for entry in os.scandir(todo.pop()) if entry.is_dir(follow_symlinks=False)]
+            todo += [entry.path for entry in entries]
+            named = [entry for entry in entries if entry.name.startswith(begin)]
+            groups += [entry.path for entry in named if entry.stat().st_uid == os.geteuid()]
     return groups
 
 

@@ -36,8 +36,8 @@ class CountingLink(LocalLink):
 
 
 @contextmanager
-def sleeping(env: Mapping[str, str]) -> Iterator[int]:
-    process = subprocess.Popen(["/bin/sleep", "300"], env=env)
+def sleeping(env: Mapping[str, str], user: int | None = None) -> Iterator[int]:
+    process = subprocess.Popen(["/bin/sleep", "300"], env=env, user=user)
     try:
         wait(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"/bin/sleep"))
         yield process.pid
@@ -86,6 +86,60 @@ def test_a_process_with_the_mark_is_found(env: Mapping[str, str]) -> None:
         assert find_leftover_processes(link, SITE, RUN) == (pid,)
     assert link.commands == 2
     assert find_leftover_processes(link, SITE, RUN) == ()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a process of another account")
+def test_a_process_of_another_user_is_none_of_a_run() -> None:
+    """It was killed, and counted as left over where it was started again."""
+    link = CountingLink()
+    with sleeping({RUN_ENV: RUN}, user=4242) as pid:
+        assert find_leftover_processes(link, SITE, RUN) == ()
+        assert link.commands == 1
+        assert (procs.kill_marked(f"{RUN_ENV}={RUN}", 0), procs.read_run(pid)) == ([], "")
+        assert procs.find_process(pid)
+
+
+ENDLESS = r"""
+import ctypes, mmap, struct, sys, time
+room = mmap.mmap(-1, 1 << 26, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+room[:8], room[-7:] = b"FIRST=1\0", b"LAST=1\0"
+begin = ctypes.addressof(ctypes.c_char.from_buffer(room))
+words = open("/proc/self/stat").read().rpartition(")")[2].split()
+known = dict(enumerate(map(int, words[1:]), 4))  # proc(5)
+ends = [known[number] for number in (26, 27, 45, 46, 47, 47, 28, 48, 49)]
+map = struct.pack("=12QIi", *ends, begin, begin + len(room), 0, 0, -1)
+print(ctypes.CDLL(None).prctl(35, 14, map, len(map), 0), flush=True)  # PR_SET_MM, PR_SET_MM_MAP
+time.sleep(300)
+"""
+
+
+def test_of_variables_without_an_end_no_more_is_read_than_a_program_can_have() -> None:
+    """A process makes them what it likes; root's searches of /proc took gigabytes."""
+    with subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout
+            if process.stdout.readline() != b"0\n":
+                pytest.skip("the kernel lets no process move its variables")
+            assert procs.has_mark(process.pid, "FIRST=1")
+            assert not procs.has_mark(process.pid, "LAST=1")
+        finally:
+            process.kill()
+
+
+def test_control_groups_are_those_that_this_account_has_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another one has some that are deeper than Python's stack."""
+    monkeypatch.setattr(procs, "_CGROUP", str(tmp_path))
+    own, other, deep = (tmp_path / name / f"ipexctl-{RUN}-n0" for name in ("own", "other", "deep"))
+    for path in (own, other):
+        path.mkdir(parents=True)
+    if os.geteuid() == 0:
+        os.chown(other, 4242, -1)
+    subprocess.run(["mkdir", "-p", f"{deep.parent}/{'a/' * 1500}"], check=True)
+    try:
+        expected = {str(own)} if os.geteuid() == 0 else {str(own), str(other)}
+        assert set(procs.find_cgroups(RUN)) == expected
+    finally:
+        subprocess.run(["rm", "-rf", str(deep.parent)], check=True)
 
 
 def test_a_grep_that_does_not_split_its_input_is_not_believed(tmp_path: Path) -> None:
