@@ -1,7 +1,11 @@
 """The catalogue of known errors is true to its own messages, and says one thing of a failure."""
 
+import importlib
 import re
+import string
+import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -84,6 +88,51 @@ def test_a_module_that_may_be_somebody_elses_package_is_not_installed() -> None:
     assert result is not None
     assert "utils" in result.title
     assert not result.command
+
+
+PARSER, COMPILER = (
+    importlib.import_module(f"re._{name}r" if sys.version_info >= (3, 11) else f"sre_{name}")
+    for name in ("parse", "compile")
+)
+LETTERS = frozenset(string.printable)
+Ways = set[frozenset[frozenset[str]]]  # to a place in a pattern: the letters that each part before it takes
+
+
+def find_squares(items: Any, ways: Ways, faults: set[str]) -> Ways:
+    """Adds why a search for these parts takes the square of a text's length; returns the ways to their end."""
+    for item in items:
+        code, value = str(item[0]), item[1]
+        if code == "SUBPATTERN":
+            ways = find_squares(value[3], ways, faults)
+        elif code == "BRANCH":
+            ways = set().union(*(find_squares(branch, ways, faults) for branch in value[1]))
+        elif code in ("AT", "ASSERT", "ASSERT_NOT"):
+            ways = {way | {LETTERS} for way in ways} if code == "AT" or value[0] < 0 else ways
+        elif code in ("MAX_REPEAT", "MIN_REPEAT"):
+            passed = find_squares(value[2], ways, faults)
+            [taken, *more] = {letters for way in find_squares(value[2], {frozenset()}, set()) for letters in way}
+            for way in ways if value[1] >= 100 and not more else ():
+                if not way:
+                    faults.add("begins anew at each letter of what it repeats")
+                elif "\n" in taken and all(taken & letters for letters in way):
+                    faults.add("begins anew in what it repeats over all lines")
+            ways = passed | ways if value[0] == 0 else passed
+        else:
+            one = COMPILER.compile(PARSER.SubPattern(PARSER.State(), [item]))
+            ways = {way | {frozenset(filter(one.fullmatch, LETTERS))} for way in ways}
+    return ways
+
+
+PATTERNS = [known.pattern for entry in ERRORS for known in (entry, *entry.circumstances.values())]
+PATTERNS += [known.raised_in for known in ERRORS if known.raised_in]
+
+
+@pytest.mark.parametrize("pattern", {pattern.pattern: None for pattern in PATTERNS})
+def test_no_pattern_takes_the_square_of_a_text_that_a_rank_wrote(pattern: str) -> None:
+    """64 KiB of ``_.so`` held the diagnosis for a minute, and such of an import for three."""
+    faults: set[str] = set()
+    find_squares(PARSER.parse(pattern), {frozenset()}, faults)
+    assert not faults
 
 
 def test_megabytes_of_one_letter_take_no_time() -> None:
