@@ -70,6 +70,15 @@ def test_the_host_that_others_wait_for_is_named_with_cause_and_the_command_witho
     assert report.run.slow_host.command == ("ipexctl", "run", "--limit", "!b", "--ppn", "2", "train.py")
 
 
+def test_where_ranks_of_one_host_wait_for_each_other_in_turn_no_others_wait() -> None:
+    """It ended the command with exit code 70, also of an honest run on one host."""
+    turns = [
+        (StallPlace((rank,), "train.py:23"), StallPlace((1 - rank,), "train.py:30", "all_reduce")) for rank in (0, 1)
+    ]
+    stream = [*slow_run(), *(Stamped(132.0 + turn, e.PlacesSampled(turns[turn % 2])) for turn in range(4))]
+    assert get_verdict(fold_state(stream))[1] == "ranks 0-1 on a come last into all_reduce (4 of 4)"
+
+
 FAR = {"a": {"delay": 0.01}, "b": {"delay": 104.2, "resent": 0.021}, "c": {"delay": 0.21}}
 LOSSY = {"a": {"delay": 0.01}, "b": {"delay": 0.3, "resent": 0.03}, "c": {"delay": 0.2, "resent": 0.001}}
 HEAD = {"a": {"delay": 0.01, "resent": 0.02}, "b": {"delay": 104.2}, "c": {"delay": 103.0}}

@@ -143,11 +143,12 @@ def _describe_waiting(
 ) -> str:
     calls = Counter(place.call for sample in telling for place in sample if place.call for _ in place.ranks)
     others = [place for sample in slowdown.samples for place in sample if not set(place.ranks) <= set(ranks)]
-    waiting = sum(len(place.ranks) for place in others if place.call) / sum(len(place.ranks) for place in others)
+    waiting = sum(len(place.ranks) for place in others if place.call)
     call = calls.most_common(1)[0][0]
     comes = "comes" if len(ranks) == 1 else "come"
     who = f"{format_ranks(ranks)} on {host} {comes} last into {call} ({late} of {len(telling)})"
-    return f"{who}; the others wait {100 * waiting:.0f} % of the time"
+    looks = sum(len(place.ranks) for place in others)
+    return f"{who}; the others wait {100 * waiting / looks:.0f} % of the time" if looks else who
 
 
 def _find_usual_place(telling: Sequence[tuple[StallPlace, ...]], ranks: tuple[int, ...]) -> str:
