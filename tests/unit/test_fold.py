@@ -208,3 +208,21 @@ def test_starts_without_an_end_that_a_host_claims_take_bounded_memory() -> None:
         streams.stamp([each for start in starts for each in (start, e.RunEnded("k7", "rank", again=True))])
     )
     assert [attempt.started.restart for attempt in state.run.attempts] == [0, 2]
+
+
+def test_what_a_head_writes_again_and_again_takes_bounded_memory() -> None:
+    """100 bytes of a journal were a span of the page for each of 1,000 ranks."""
+    ranks = tuple(range(1_000))
+    stalls = [each for turn in range(200) for each in (e.Stalled(ranks, 60.0 + turn, "all", {}), e.Resumed())]
+    lost = [e.HostFailed(Failure(f"h{number}", Kind.LOST, "lost")) for number in range(10_100)]
+    other = e.HostFailed(Failure("h0", Kind.RECORD, "output is missing"))
+    warnings = [e.Message(f"rank 0: {number}", "warning") for number in range(10_100)]
+    stages = [e.RankStage(0, f"h{number}", "running", 1.0) for number in range(10_100)]
+    started = e.RunStarted("k7", "h0", ("h0",) * 1_000, "")
+    state = fold_state(streams.stamp([started, *stalls, *lost, other, *warnings, *stages]))
+    assert state.last_attempt
+    assert [stall.event.seconds for stall in state.last_attempt.stalls] == [*range(60, 190), 259]
+    assert state.last_attempt.stall is None
+    assert [failure.kind for failure in state.failures[-2:]] == [Kind.LOST, Kind.RECORD]
+    assert (len(state.failures), len(state.warnings), len(state.run.delays)) == (10_001, 10_000, 10_000)
+    assert len(state.last_attempt.ranks[0].stages) == 64

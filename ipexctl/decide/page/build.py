@@ -78,10 +78,11 @@ class _PageBuilder:
         self._state, self._run, self._report = state, run, report
         self._shifts = run.shifts
         self._results = {rank.rank: rank.state for rank in report.run.ranks} if report.run else {}
-        stalls = (stall for attempt in run.attempts for stall in attempt.stalls)
+        stalls = [stall for attempt in run.attempts for stall in attempt.stalls]
         self._groups = {
             id(stall): {rank: group for group in group_stacks(stall.stacks) for rank in group.ranks} for stall in stalls
         }
+        self._stalled = {id(stall): (frozenset(stall.event.ranks), frozenset(stall.odd)) for stall in stalls}
         first = run.attempts[0]
         self._begun = min(self._convert(first.started.head, first.started.at, first.at), first.at)
         paces = ((rank, list_points(series)) for rank, series in run.figures.get("pace", {}).items() if series.count)
@@ -208,17 +209,17 @@ class _PageBuilder:
 
     def _list_stall_spans(self, stall: Stall, rank: int, head: str, stop: float) -> list[page.Span]:
         """What a rank did in a stall: waited in a collective, let the others wait, straggled, or simply was silent."""
-        event = stall.event
-        if rank not in event.ranks:
+        event, (ranks, odd) = stall.event, self._stalled[id(stall)]
+        if rank not in ranks:
             return []
         group = self._groups[id(stall)].get(rank)
         where = group.where if group else f"no progress for {event.seconds:.0f} s"
         kind: page.SpanKind = "stall"
         if event.kind == "stragglers":
             kind, where = "straggles", "still running when the others were done"
-        elif rank in stall.odd:
+        elif rank in odd:
             kind, where = "odd", f"the others wait for it: {where}"
-        elif group and stall.odd:
+        elif group and odd:
             kind, where = "wait", f"waits: {where}"
         begin = self._convert(head, event.at, stall.at) - event.seconds
         end = min(self._convert(head, *stall.resumed), stop) if stall.resumed else stop

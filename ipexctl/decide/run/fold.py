@@ -27,6 +27,10 @@ _LOGS = 5 << 20  # bytes of output of all ranks together
 _MIN_LOG_SIZE = 8 << 10  # of one rank
 _RANK_LIMIT = 1 << 16
 _ATTEMPT_RANKS = 1 << 17  # ranks of all attempts together of which is known how they ended
+_STALLED_RANKS = 1 << 17  # ranks of all stalls of a run together, also those that did not stall; then the last counts
+_SAID_LIMIT = 10_000  # failures of the hosts, warnings, and hosts of which something is noted
+_SAMPLES_LIMIT = 100  # looks at where the ranks of a slow run stand
+_STAGES_LIMIT = 64  # of one rank in an attempt; there are eight
 _NEVER_EXCUSED = (Kind.UNREACHABLE, Kind.RESIDUE, Kind.RECORD)
 _POSITIONS = ("step", "steps")  # where a rank is, no figure by themselves
 _MOMENTARY = ("memory", "swap", "celsius", "mhz", "rank memory")  # samples of one moment, not rates
@@ -49,6 +53,7 @@ class RunFold:
         self._room: dict[int, tuple[int, int]] = {}  # rank → a second, and how many lines may be read in it
         self._bars: dict[tuple[int, e.Stream], tuple[float, bytes]] = {}  # what was read of a line that redraws itself
         self._steps: dict[int, int] = {}
+        self._stalled_ranks = 0
         self._judged = 0.0  # when the pace was looked at last
 
     def handle_event(self, stamped: e.Stamped) -> None:  # noqa: C901  # a table of cases
@@ -118,7 +123,8 @@ class RunFold:
                 self._note_delay(host, at, event.at)
                 if rank := self._find_rank(number):
                     rank.at = at
-                    rank.stages.append(rs.ReachedStage(event.at, at, stage))
+                    if len(rank.stages) < _STAGES_LIMIT:
+                        rank.stages.append(rs.ReachedStage(event.at, at, stage))
                     _enter_stage(rank, stage, min(event.at or at, at) if attempt.late else at)
             case e.RankEnded(rank=number, host=host):
                 self._note_delay(host, at, event.at)
@@ -138,6 +144,9 @@ class RunFold:
                 attempt.separate = separate
             case e.Stalled(ranks=ranks, kind=kind):
                 self._note_delay(attempt.started.head, at, event.at)
+                self._stalled_ranks += len(attempt.ranks)
+                if self._stalled_ranks > _STALLED_RANKS:
+                    del attempt.stalls[-1:]
                 attempt.stalls.append(rs.Stall(event, at, suspects=() if kind == "all" else ranks))
                 _place_ranks(attempt, ())
             case e.RankStack() if attempt.stalls and not attempt.stalls[-1].compared:
@@ -149,7 +158,7 @@ class RunFold:
                 _place_ranks(attempt, places)
             case e.PlacesSampled(places=places):
                 if attempt.slowdown:
-                    attempt.slowdown.samples.append(places)
+                    attempt.slowdown.samples = [*attempt.slowdown.samples[-_SAMPLES_LIMIT:], places]
                 self._judge_pace(at, now=True)
             case e.Resumed():
                 self._note_delay(attempt.started.head, at, event.at)
@@ -205,8 +214,10 @@ class RunFold:
         host.ended += 1
 
     def _add_failure(self, event: e.HostFailed, at: float) -> None:
-        failure, attempt = event.failure, self.state.last_attempt
-        self.state.failures.append(failure)
+        failure, attempt, failures = event.failure, self.state.last_attempt, self.state.failures
+        if len(failures) >= _SAID_LIMIT and any(each.kind is failure.kind for each in failures):
+            return  # the exit code needs one of each kind
+        failures.append(failure)
         if failure.host:
             self._work_on(failure.host).failure = failure
         if attempt and failure.kind is Kind.LOST and failure.host in attempt.started.ranks:
@@ -214,7 +225,7 @@ class RunFold:
 
     def _add_message(self, event: e.Message) -> None:
         attempt = self.state.last_attempt
-        if event.level == "warning":
+        if event.level == "warning" and len(self.state.warnings) < _SAID_LIMIT:
             self.state.warnings[f"{event.host}: {event.text}" if event.host else event.text] = event.code
         if event.code == "stalled" and attempt and attempt.stalls:
             attempt.stalls[-1].message = event.text
@@ -249,7 +260,7 @@ class RunFold:
         self._end_lines(at)
         if self._next_run or (before and before.over and before.over.reason == "done"):
             state.earlier += 1  # a playbook, or a benchmark, goes on to its next one
-            state.run, self._next_run = rs.RunHistory(), False
+            state.run, self._next_run, self._stalled_ranks = rs.RunHistory(), False, 0
         elif before is not None:  # what it left running stays, and so does a host that is no longer there
             back = set(event.ranks)
             state.failures = [each for each in state.failures if each.kind is not Kind.LOST or each.host not in back]
@@ -284,7 +295,8 @@ class RunFold:
         """The clock of a host is known by the message that came fastest."""
         if own:
             delays = self.state.run.delays
-            delays[host] = min(delays.get(host, seen - own), seen - own)
+            if host in delays or len(delays) < _SAID_LIMIT:
+                delays[host] = min(delays.get(host, seen - own), seen - own)
 
     # output --------------------------------------------------------------------------------------------------------
 
