@@ -24,6 +24,7 @@ from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.files.project import find_project
 
 _STEP = "fetch"
+_ABSENT_LIMIT = 100  # files that did not come when they were asked for alone; then no other is asked for again
 _WHERE = "a path begins in the directory of the project on the host, or with /"
 
 
@@ -137,9 +138,11 @@ def _fetch_files(
         bad = list(plan.refused)
         try:
             with ResultsDir(into, host, older) as results:
-                missing = _fetch_tar(link, plan.path, plan.items, results, progress, bad)
-                again = [[item] for item in missing]  # alone: a second hard link may arrive as a reference to the first
-                missing = [item for one in again for item in _fetch_tar(link, plan.path, one, results, progress, bad)]
+                absent: list[RemoteFile] = []
+                for item in _fetch_tar(link, plan.path, plan.items, results, progress, bad):
+                    # Alone: a second hard link may arrive as a reference to the first.
+                    if len(absent) >= _ABSENT_LIMIT or _fetch_tar(link, plan.path, [item], results, progress, bad):
+                        absent.append(item)
                 results.sync()
                 kept.append(results.kept)
         except UnsafePathError as why:
@@ -151,7 +154,7 @@ def _fetch_files(
         for path in _find_changed_files(plan, listing):
             text = f"{printable(path, 200)} changed while it was read: fetch it again"
             emit(Message(text, "warning", host, "changed"))
-        bad += [f"{printable(item.local, 200)} could not be read on the host" for item in missing]
+        bad += [f"{printable(item.local, 200)} could not be read on the host" for item in absent]
         if bad:
             return Failure(host, Kind.STEP, f"not fetched: {planning.format_names(bad)}", code="name")
         return plan.summary()

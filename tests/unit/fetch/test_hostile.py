@@ -196,6 +196,20 @@ def test_a_stream_that_holds_or_breaks_tarfile_is_a_failure_of_that_host(tmp_pat
     assert events[-1] == Ended("fetch", Exit.STEP)
 
 
+def test_of_a_thousand_files_that_do_not_come_a_hundred_are_asked_for_again(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def answer(_: Host, command: Command) -> Completed:
+        asked.append(command.argv[1])
+        listed = b"/w\0" + b"".join(b"0 f 644 3 5\0./out/%d\0" % number for number in range(1000))
+        return Completed(0, listed if command.argv[1] == "list" else b"")
+
+    context = Context(FakeOpener(answer), tmp_path / "state", tmp_path / "cache")
+    task = Fetch(paths=("out",), into=str(tmp_path / "in/fetched"))
+    assert [*fetch(task, Inventory((Host("n0", "n0"),)), context)][-1] == Ended("fetch", Exit.STEP)
+    assert asked.count("pack") == 101
+
+
 def test_names_that_lead_out_are_refused_and_the_rest_comes(tmp_path: Path) -> None:
     listed = LISTED + b"0 f 644 1 5\0./out/../../evil\0"
     events, result = fetched(tmp_path, tar(*GOOD), listed)
