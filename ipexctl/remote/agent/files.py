@@ -108,7 +108,11 @@ def is_fresh(directory: str) -> bool:
 
 
 def is_half_made(directory: str) -> bool:
-    """Returns whether this is what a controller left that was killed while it filled a run's directory."""
+    """Returns whether this is what a controller left that was killed while it filled a run's directory, RUN-hNUMBER.
+    Its own records of runs have no such number: they lie beside, where it is a host itself or shares a host's home."""
+    _, mark, number = os.path.basename(directory).rpartition("-h")
+    if not mark or not number.isdigit():
+        return False
     has_spec = os.path.exists(os.path.join(directory, paths.SPEC))
     return os.path.isdir(directory) and not has_spec and not is_fresh(directory)
 

@@ -78,3 +78,22 @@ def test_half_made_is_what_is_old_and_has_no_specification(tmp_path: Path, spec:
         os.utime(run, (1, 1))
     assert files.is_half_made(str(run)) is bool(half)
     assert not files.is_half_made(f"{run}-x")
+
+
+@pytest.mark.parametrize("name", ["1120-103112-a3f2", "1120-103112-a3f2~2", "mine-h"])
+def test_what_a_controller_has_saved_stays_where_it_is_a_host_itself(
+    link: LocalLink, part: Path, tmp_path: Path, name: str
+) -> None:
+    """The same directory has the runs of a host and, on the controller, what was saved of earlier runs."""
+    record = part.parent / name
+    record.mkdir()
+    (record / "events.jsonl").write_text("{}")
+    os.utime(record, (1, 1))
+    with keeping(tmp_path / "elsewhere", timings=QUICK) as kept:
+        words = remote("guard", str(part), "127.0.0.1", str(kept.port))
+        done = subprocess.run(words, env={**PLAIN, paths.RUN_ENV: SPEC.run}, stdout=subprocess.PIPE, timeout=60)
+        assert KINDS.read(done.stdout) == messages.GuardReady()
+        kept.connect(Role.ORDER, "test").send(messages.KillRun("test"))
+        wait(lambda: kept.over)
+    assert (record / "events.jsonl").is_file()
+    assert run_control.list_runs_on_head(link) == RunListing()
