@@ -67,12 +67,16 @@ def list_whole(keeping: "Keeping", hosts: "Sequence[str]", quiet: bool = False) 
 def _find_newest(parts: "Dict[str, CheckpointPart]") -> "Dict[str, str]":
     """Returns the host of each file's newest version; the first of those that have the same one: after a restart all
     hosts have what one of them wrote."""
-    newest: Dict[str, str] = {}
+    newest: Dict[
+        str, Tuple[float, str]
+    ] = {}  # path → when it was written, by the clock by which the part's own time was
     for host, part in parts.items():
-        for path in part.files:
-            if path not in newest or _get_time(part, path) > _get_time(parts[newest[path]], path):
-                newest[path] = host
-    return newest
+        last = max((written for _, written in part.files.values()), default=0)
+        for path, (_, written) in part.files.items():
+            at = part.at - (last - written) / 1e9
+            if path not in newest or at > newest[path][0]:
+                newest[path] = at, host
+    return {path: host for path, (_, host) in newest.items()}
 
 
 def _get_key(name: str, marks: "Dict[str, str]") -> str:
@@ -148,12 +152,6 @@ def find_incomplete(keeping: "Keeping", hosts: "Sequence[str]") -> str:
     """Returns the name of the newest checkpoint that is here in part; "" where there is none."""
     parts = [part for host in hosts for part in keeping.reports[host].parts]
     return max(parts, key=lambda part: part.at).name if parts else ""
-
-
-def _get_time(part: "CheckpointPart", path: str) -> float:
-    """Returns when a file was written, by the clock by which the part's own time was."""
-    newest = max(written for _, written in part.files.values())
-    return part.at - (newest - part.files[path][1]) / 1e9
 
 
 def end_order(keeping: "Keeping", host: str, taken: "messages.CheckpointTaken") -> "Tuple[Keeping, List[Record]]":
