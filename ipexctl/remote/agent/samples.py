@@ -201,14 +201,17 @@ class RankProcesses:
         return uses
 
     def find_rank(self, pid: int, strangers: "Dict[int, ProcessUse]", roots: "Dict[int, int]") -> "Optional[int]":
-        """Returns the rank that a process descends from. The wrapper itself is none of its processes."""
-        seen: Set[int] = set()
-        while pid in strangers and pid not in seen and pid not in roots:
-            seen.add(pid)
+        """Returns the rank that a process descends from, which `rank_of` has then of all on the way: other users may
+        have thousands in a line. The wrapper itself is none of its processes."""
+        way: Set[int] = set()
+        while pid in strangers and pid not in way and pid not in roots and pid not in self.rank_of:
+            way.add(pid)
             pid = strangers[pid].parent
-            if pid in roots:
-                return roots[pid]
-        return self.rank_of.get(pid) if pid not in roots else None
+        rank = self.rank_of.get(pid)
+        if way:
+            rank = roots.get(pid, rank)
+        self.rank_of.update(dict.fromkeys(way, rank))
+        return rank
 
 
 class HostReader:

@@ -223,6 +223,23 @@ def test_the_processes_of_a_rank_are_below_its_wrapper(tmp_path: Path, monkeypat
     assert processes.measure({0: 100}) == {0: RankUse(1.25, PAGE)}, "its time never goes backwards"
 
 
+def test_processes_of_others_in_a_long_line_are_gone_through_once() -> None:
+    """Another user may have thousands in a line: each went through all above it, and the sampler stood still."""
+    looks = []
+
+    class Line(dict[int, samples.ProcessUse]):
+        def __getitem__(self, pid: int) -> samples.ProcessUse:
+            looks.append(pid)
+            return super().__getitem__(pid)
+
+    line = Line({pid: samples.ProcessUse(pid + 1, 1, 0.0, 0) for pid in range(10, 1010)})
+    processes = samples.RankProcesses("/none")
+    assert {processes.find_rank(pid, line, {2000: 3}) for pid in line} == {None}
+    assert len(looks) == 1000
+    processes.rank_of.clear()
+    assert {processes.find_rank(pid, line, {1010: 3}) for pid in line} == {3}
+
+
 def test_the_use_of_a_real_process_is_what_it_used() -> None:
     reader = HostReader()
     before = reader.read({})
