@@ -1,7 +1,7 @@
 """Whether a program is up: it answers at a URL or a port."""
 
 import time
-from typing import Callable
+from typing import Callable, List
 
 from ipexctl.protocol.placeholders import fill
 from ipexctl.protocol.run_spec import RunSpec
@@ -24,11 +24,23 @@ def await_answer(sign: str, address: str, report: "Callable[[], None]") -> None:
 
 
 def find_taken_sign(spec: RunSpec) -> str:
-    """The sign of a rank of this host which a program gives before any rank was started; or nothing."""
+    """The sign of a rank of this host which a program gives before any rank was started; or nothing. Takes a third of
+    the node lease at most, in which the guard is deaf: who answers there may never come to an end."""
     port = spec.env.get("MASTER_PORT", "{port}")
     places = [dict(rank.values, port=port) for rank in spec.ranks.values() if spec.ready]
     signs = {fill(spec.ready, values): values["address"] for values in places}
-    return next((sign for sign, address in signs.items() if is_asked(sign) and _answers(sign, address)), "")
+    taken: List[str] = []
+
+    def ask() -> None:
+        taken.extend(sign for sign, address in signs.items() if is_asked(sign) and _answers(sign, address))
+
+    if signs:
+        import threading  # few runs have one
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(spec.timings.node_lease / 3)
+    return "".join(taken[:1])
 
 
 def _answers(sign: str, address: str) -> bool:

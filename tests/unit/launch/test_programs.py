@@ -2,6 +2,7 @@
 
 import http.server
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -282,3 +283,28 @@ def test_a_sign_is_the_answer_of_a_port_or_a_url(sign: str, tmp_path: Path, monk
     assert came.is_set()
     assert not find_taken_sign(spec)
     assert os.environ["http_proxy"]
+
+
+def test_a_stranger_whose_answer_has_no_end_holds_no_guard() -> None:
+    """The host was lost by it: who asks answers nobody meanwhile."""
+    over = threading.Event()
+
+    def answer_slowly(listener: socket.socket) -> None:
+        connection = listener.accept()[0]
+        connection.recv(4096)
+        connection.sendall(b"HTTP/1.0 200 OK\r\nA: ")
+        for _ in range(200):
+            if not over.wait(0.1):
+                connection.sendall(b"a")
+        connection.sendall(b"\r\n\r\n")
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stranger = threading.Thread(target=answer_slowly, args=(listener,))
+        stranger.start()
+        sign = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        ranks = {0: RankSpec(0, values={"address": "127.0.0.1"})}
+        spec = SPEC._replace(ready=sign, ranks=ranks, timings=SPEC.timings._replace(node_lease=3.0))
+        assert find_taken_sign(spec) == ""
+        over.set()
+        stranger.join()
