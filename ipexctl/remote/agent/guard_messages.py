@@ -46,8 +46,10 @@ def _on_rank_started(run: "KeeperRun", host: str, started: "rank_records.RankSta
 
 
 def _on_meeting_record(run: "KeeperRun", host: str, record: "Any") -> None:
-    run.meetings = meeting.add_record(run.meetings, record)
-    going_on = set(range(run.size)) - set(run.ended)
+    meeting.add_record(run.meetings, record)
+    while run.working in run.ended or run.meetings.get(run.working, meeting.RankMeeting()).works:
+        run.working += 1
+    going_on = set(range(run.size)) - set(run.ended) if run.working == run.size else ()
     if run.state is RunPhase.RUNNING and going_on:
         judge_worlds(run, going_on)
 

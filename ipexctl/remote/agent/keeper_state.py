@@ -196,6 +196,7 @@ class KeeperRun:
         self.requests: "List[str]" = []  # for stacks, that wait for the end of another inquiry
         self.verdict = ""  # why the run is to be stopped once the inquiry is over
         self.meetings: "meeting.Meetings" = {}
+        self.working = 0  # the first rank that neither works yet, as `meetings` has it, nor has ended
         self.worlds: "Dict[int, int]" = {}  # of `journal.SeparateWorlds`, as it was noted last
         self.reason = self.detail = ""
         self.stopped_at: "Optional[float]" = None  # the head's clock at the polite stop

@@ -1,4 +1,4 @@
-"""Whether the ranks of a run work together: what the processes of each have told, folded into worlds. Pure."""
+"""Whether the ranks of a run work together: what the processes of each have told, folded into worlds."""
 
 from collections import Counter
 from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Set, Tuple, Union
@@ -21,6 +21,11 @@ class RankMeeting(NamedTuple):
     @property
     def exchanged(self) -> bool:
         return any(exchanged for _, _, _, exchanged in self.worlds)
+
+    @property
+    def works(self) -> bool:
+        """One of its processes has exchanged something, or trained alone."""
+        return self.exchanged or bool(self.steps)
 
     @property
     def ended_alone(self) -> bool:
@@ -49,21 +54,21 @@ class RankMeeting(NamedTuple):
 Meetings = Dict[int, RankMeeting]  # by rank
 
 
-def add_record(meetings: "Meetings", record: "Union[RankWorld, RankAlone]") -> "Meetings":
-    """Returns the same with what a process has reported."""
+def add_record(meetings: "Meetings", record: "Union[RankWorld, RankAlone]") -> None:
+    """Adds what a process has reported."""
     known = meetings.get(record.rank, RankMeeting())
     if isinstance(record, RankWorld):
         world = (record.via, record.size, record.member, record.exchanged)
         known = known._replace(worlds=known.worlds | {world})
     else:
         known = known._replace(steps=max(record.steps, known.steps or 0), causes=(*known.causes, *record.causes))
-    return {**meetings, record.rank: known}
+    meetings[record.rank] = known
 
 
 def count_worlds(meetings: "Meetings", awaited: "Iterable[int]") -> "Optional[Dict[int, int]]":
     """Size → how many worlds of that size work; None as long as the ranks ``awaited``, or the members of a world, have
     not told. Where no rank works (with torch: trains), those count that ended alone."""
-    working = {rank for rank, known in meetings.items() if known.exchanged or known.steps}
+    working = {rank for rank, known in meetings.items() if known.works}
     if not set(awaited) <= working:
         return None
     ended_alone = {rank for rank, known in meetings.items() if known.ended_alone}
