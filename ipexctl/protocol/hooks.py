@@ -63,6 +63,23 @@ def quietly(function: "Any") -> "Any":
     return call
 
 
+def call_around(owner: "Any", name: str, before: "Any" = lambda *_: None, after: "Any" = lambda *_: None) -> None:
+    """Has ``before(args, kwargs)`` called with each call of this function of a module or class, and ``after`` when it
+    has returned."""
+    from functools import wraps
+
+    before, own, after = quietly(before), getattr(owner, name), quietly(after)
+
+    @wraps(own)
+    def call(*args: "Any", **kwargs: "Any") -> "Any":
+        before(args, kwargs)
+        result = own(*args, **kwargs)
+        after(args, kwargs)
+        return result
+
+    setattr(owner, name, call)
+
+
 def write_once(path: str, text: str) -> None:
     """Writes a file, unless it is there, so that half of it is never seen. Raises OSError."""
     import os

@@ -250,65 +250,46 @@ class Hooks(names.ModuleHooks):
 
     def wrap_rendezvous(self, module: "Any") -> None:
         """Notes the entry into the rendezvous and its end, whichever module it is called from."""
-        from functools import wraps
+        worlds = self.load_worlds()
 
-        own, worlds = module.init_process_group, self.load_worlds()
-
-        @wraps(own)
-        def init_process_group(*args: "Any", **kwargs: "Any") -> "Any":
+        def enter(args: "Any", kwargs: "Any") -> None:
             if worlds:
                 worlds.note_rendezvous(args, kwargs)
             self.record_stage(names.RENDEZVOUS)
-            result = own(*args, **kwargs)
+
+        def leave(*_: "Any") -> None:
             self.record_stage(names.CONNECTED)
             if worlds and worlds.count:
                 worlds.note_group()
                 worlds.answer_requests()
-            return result
 
-        module.init_process_group = init_process_group
+        names.call_around(module, "init_process_group", enter, leave)
 
     def wrap_collectives(self, module: "Any") -> None:
         """Notes the entry into and the end of the first collective; then all is as it was, unless that was a barrier,
         which moves no data."""
-        from functools import wraps
+        functions, worlds = vars(module), self.load_worlds()
+        first = {name: functions[name] for name in COLLECTIVES if callable(functions.get(name))}
 
-        module_names, worlds = vars(module), self.load_worlds()
-        first = {name: module_names[name] for name in COLLECTIVES if callable(module_names.get(name))}
+        def enter(*_: "Any") -> None:
+            self.record_stage(names.FIRST_COLLECTIVE)
 
-        def unwrap() -> None:
-            for name, own in first.items():
-                if getattr(module_names.get(name), "__wrapped__", None) is own:
-                    module_names[name] = own
+        def leave(name: str) -> None:
+            self.record_stage(names.RUNNING)
+            if name != "barrier":
+                for each, own in first.items():
+                    if getattr(functions.get(each), "__wrapped__", None) is own:
+                        functions[each] = own
+                self.record_libraries()
+            if worlds and worlds.count:
+                worlds.note_collective(name)
 
-        def noting(name: str, own: "Any") -> "Any":
-            @wraps(own)
-            def call(*args: "Any", **kwargs: "Any") -> "Any":
-                self.record_stage(names.FIRST_COLLECTIVE)
-                result = own(*args, **kwargs)
-                self.record_stage(names.RUNNING)
-                if name != "barrier":
-                    unwrap()
-                    self.record_libraries()
-                if worlds and worlds.count:
-                    worlds.note_collective(name)
-                return result
-
-            return call
-
-        for name, own in first.items():
-            module_names[name] = noting(name, own)
-        if worlds and "TCPStore" in module_names:
-            worlds.hook_store(module_names["TCPStore"])
-        destroy = module_names.get("destroy_process_group")
-        if callable(destroy):
-
-            @wraps(destroy)
-            def settled(*args: "Any", **kwargs: "Any") -> "Any":
-                self.wait_for_gloo_threads()
-                return destroy(*args, **kwargs)
-
-            module_names["destroy_process_group"] = settled
+        for name in first:
+            names.call_around(module, name, enter, lambda *_, name=name: leave(name))
+        if worlds and "TCPStore" in functions:
+            names.call_around(functions["TCPStore"], "__init__", worlds.note_store)
+        if callable(functions.get("destroy_process_group")):
+            names.call_around(module, "destroy_process_group", lambda *_: self.wait_for_gloo_threads())
 
 
 def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":

@@ -10,7 +10,6 @@ import os
 import re
 import sys
 import time
-from functools import wraps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ C10D = "torch.distributed.distributed_c10d"
 ASSIGNED = r"""\b%s\b(["']\s*\]?\s*(=(?!=)|:|,)|\s*=(?!=))"""
 # What torch calls the groups of each backend.
 BACKENDS = {"ProcessGroupGloo": "gloo", "ImpiProcessGroup": "impi", "ProcessGroupCCL": "ccl", "ProcessGroupMPI": "mpi"}
+STORE = ("self", "host_name", "port", "world_size", "is_master", "timeout", "wait_for_workers")  # arguments of TCPStore
 LOCAL_RANK = r"""["']--local[-_]rank["']"""
 IMPI = "/impi_torch/"
 RUN = os.environ.get(names.RUN_ENV, "")  # also TORCHELASTIC_RUN_ID, but for ranks of another torchrun
@@ -119,24 +119,17 @@ class Worlds:
                 __import__("threading").Thread(target=lambda: write(find_name_fault(name)), daemon=True).start()
 
     @quietly
-    def note_store(self, host_name: str, port: int, world_size: "Any" = None, *more: "Any", **named: "Any") -> None:
+    def note_store(self, args: "Any", kwargs: "Any") -> None:
         """The script makes a `TCPStore` by itself: does it wait for others where each host means itself?"""
         itself, planned = ("localhost", "127.", "::1"), self.planned["MASTER_ADDR"]
-        waits = more[2] if len(more) > 2 else named.get("wait_for_workers", True)
-        if waits and world_size and world_size > 1 and host_name.startswith(itself) and not planned.startswith(itself):
+        given = dict(kwargs, **{name: args[at] for at, name in enumerate(STORE[: len(args)])})
+        address, size = given["host_name"], given.get("world_size") or 1
+        waits = size > 1 and given.get("wait_for_workers", True)
+        if waits and address.startswith(itself) and not planned.startswith(itself):
             inner = __import__("multiprocessing").parent_process() is not None
-            place = {"address": host_name, "port": str(port), "planned": planned}
+            place = {"address": address, "port": str(given["port"]), "planned": planned}
             place.update(line=find_call(), fault=names.STORE)
-            self.write("meeting", names.MEETING, size=world_size, inner=inner, **place)
-
-    def hook_store(self, store: "Any") -> None:
-        own, note = store.__init__, self.note_store
-
-        def __init__(self: "Any", *args: "Any", **kwargs: "Any") -> None:
-            note(*args, **kwargs)
-            own(self, *args, **kwargs)
-
-        store.__init__ = __init__
+            self.write("meeting", names.MEETING, size=size, inner=inner, **place)
 
     @quietly
     def note_group(self, exchanged: bool = False) -> None:
@@ -279,7 +272,7 @@ class Worlds:
 
         note()
         for name in ("Init", "Init_thread"):
-            call_after(module, name, note)
+            names.call_around(module, name, after=note)
 
     @quietly
     def note_end(self, error: BaseException) -> None:
@@ -294,7 +287,7 @@ class Worlds:
         def note(args: "Any", _: "Any") -> None:
             self.note_world("horovod", args[0].size(), args[0].rank(), True)
 
-        call_after(module.HorovodBasics, "init", note)
+        names.call_around(module.HorovodBasics, "init", after=note)
 
     @quietly
     def hook_rpc(self, module: "Any") -> None:
@@ -302,7 +295,7 @@ class Worlds:
             agent = module.api._get_current_rpc_agent()
             self.note_world("rpc", len(agent.get_worker_infos()), agent.get_worker_info().id, True)
 
-        call_after(module, "init_rpc", note)
+        names.call_around(module, "init_rpc", after=note)
 
 
 def list_collectives() -> "Any":
@@ -341,19 +334,6 @@ def describe_handled_error(thread: "Any") -> "Any":
     last = "".join(traceback.format_exception_only(type(error), error)).strip()
     text = "".join(traceback.format_tb(error.__traceback__))
     return {"error": last[:2000], "traceback": text[-20000:], "handled": True}
-
-
-def call_after(owner: "Any", name: str, note: "Any") -> None:
-    """Has ``note(args, kwargs)`` called each time that this function of a module or class has returned."""
-    own, note = getattr(owner, name), quietly(note)
-
-    @wraps(own)
-    def call(*args: "Any", **kwargs: "Any") -> "Any":
-        result = own(*args, **kwargs)
-        note(args, kwargs)
-        return result
-
-    setattr(owner, name, call)
 
 
 def is_single_for_accelerate() -> bool:

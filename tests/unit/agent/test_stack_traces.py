@@ -327,6 +327,8 @@ def test_a_rank_is_not_changed_by_being_asked(tmp_path: Path) -> None:
             return {pid: stack.text for pid, stack in collect(tmp_path).items()}
 
         text = ask()[rank.pid]
+        while parse_main_thread(text)[0].line == 4:  # it still prints
+            text = ask()[rank.pid]
         assert parse_main_thread(text)[0].line == 5, text
         assert rank.stdout.readline() == "forked\n"
         forked = ask()
