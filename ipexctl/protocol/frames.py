@@ -5,7 +5,7 @@ then LENGTH bytes. The nonce is the run's own. A script that knows it can forge 
 
 import re
 import struct
-from typing import Iterator, NamedTuple, Optional, Pattern, Tuple
+from typing import Iterator, Match, NamedTuple, Optional, Pattern, Tuple
 
 from ipexctl.protocol.codec import MESSAGE_LIMIT, DamagedError
 
@@ -29,13 +29,8 @@ class WatchFrame(NamedTuple):
     data: bytes = b""
 
 
-def pack_header(frame: "WatchFrame") -> bytes:
-    """Returns what stands before the data of a frame."""
-    return _HEADER.pack(frame.kind.encode(), frame.offset, len(frame.data))
-
-
 def pack_frame(frame: "WatchFrame") -> bytes:
-    return pack_header(frame) + frame.data
+    return _HEADER.pack(frame.kind.encode(), frame.offset, len(frame.data)) + frame.data
 
 
 def unpack_frame(data: bytes, at: int = 0) -> "Tuple[Optional[WatchFrame], int]":
@@ -83,28 +78,29 @@ def find_frame_end(data: bytes, pattern: "Pattern[bytes]", least: int = 0) -> in
     """Where the first frame ends that reaches ``least``; without it, where the last whole frame ends. ``data`` begins
     with a frame; what is none, which only a stranger can have written, counts with the frame before it."""
     end = 0
-    header = pattern.search(data)
-    while header:
-        after = header.end() + int(header.group(3))
+    for _, after in _list_frames(data, pattern):
         if after > len(data):
             break
         end = after
         if 0 < least <= end:
             break
-        header = pattern.match(data, end) or pattern.search(data, end)
     return end
 
 
 def select_rank_output(data: bytes, nonce: str, rank: int, stream: str) -> bytes:
     """Returns what of a piece of the ranks' output one rank wrote to a stream; the piece may begin and end anywhere."""
-    pattern, parts = compile_frame_pattern(nonce), []
+    wanted = (b"%d" % rank, stream.encode())
+    frames = _list_frames(data, compile_frame_pattern(nonce))
+    return b"".join(data[header.end() : end] for header, end in frames if header.groups()[:2] == wanted)
+
+
+def _list_frames(data: bytes, pattern: "Pattern[bytes]") -> "Iterator[Tuple[Match[bytes], int]]":
+    """Yields the header of each frame, and where the frame ends, which may be behind the data."""
     header = pattern.search(data)
     while header:
         end = header.end() + int(header.group(3))
-        if int(header.group(1)) == rank and header.group(2) == stream.encode():
-            parts.append(data[header.end() : end])
+        yield header, end
         header = pattern.search(data, end)
-    return b"".join(parts)
 
 
 UNFINISHED = re.compile(rb"\d{0,9}(?:[oe]\d{0,9})?")  # what may follow the opening before the rest arrives

@@ -44,24 +44,21 @@ class Links:
 
     def open(self, host: Host) -> Link:
         """Returns the host's link; a new one if the last was lost or could not be made."""
-        key = _make_key(host)
+        key = host.name, host.address, host.user, host.port, host.key
         with self._lock:
             link = self._links.get(key)
             if link is None or link.is_unusable:
-                link = self._links[key] = self._make_link(host)
+                link = self._links[key] = LocalLink(host) if host.is_local else self._make_ssh_link(host)
         link.connect_once()
         return link
 
     def close(self) -> None:
         """Closes every link; what `run` waits for on them is stopped. A link opened later is a new one."""
         with self._lock:
-            links, self._links = [link for link in self._links.values() if not link.is_closed], {}
+            links, self._links = list(self._links.values()), {}
         wait([start_thread(link.close) for link in links], _CLOSE_TIMEOUT)
         if self._dialler is not None:  # kept: it knows keys that were asked for, and what a later link needs
             self._dialler.close()
-
-    def _make_link(self, host: Host) -> "LocalLink | SSHLink":
-        return LocalLink(host) if host.is_local else self._make_ssh_link(host)
 
     def _make_ssh_link(self, host: Host) -> "SSHLink":
         with self._dialling:
@@ -77,7 +74,3 @@ class Links:
                 settings = SSHSettings(self.config, known_hosts=self.known_hosts)
                 self._dialler = Dialler(self.connect_timeout, self.accept_new, settings, self.ask)
         return SSHLink(host, self._dialler)
-
-
-def _make_key(host: Host) -> _Key:
-    return host.name, host.address, host.user, host.port, host.key

@@ -93,10 +93,6 @@ class CommandLink(Link, Generic[AnyChannel]):
         return not self._closed
 
     @property
-    def is_closed(self) -> bool:
-        return self._closed
-
-    @property
     def is_unusable(self) -> bool:
         """It could not be connected, or was lost."""
         return self._error is not None or (self._connected and not self.alive)

@@ -19,7 +19,6 @@ STACKS_LEAD = 3.0  # seconds until memory would run out: its stacks are requeste
 DENSE_SAMPLING_LEAD = 15.0  # seconds until then: it is measured often
 REQUEST_INTERVAL = 1.0  # seconds between two requests
 REQUEST_LIMIT = 50  # requests to one rank
-PAGE = os.sysconf("SC_PAGE_SIZE")
 UNLIMITED = 1 << 60  # bytes: what version 1 of control groups shows where there is no limit is more
 
 
@@ -71,8 +70,8 @@ class MemoryWatch:
 
 def read_resident(pid: int) -> int:
     """Returns bytes of memory that a process has; 0 when it has ended."""
-    words = procs.read_file("/proc/%d/statm" % pid).split()
-    return int(words[1]) * PAGE if len(words) > 1 else 0
+    process = procs.find_process(pid)
+    return process.rss if process else 0
 
 
 def parse_number(word: bytes) -> int:

@@ -22,19 +22,21 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PIECE = 1 << 16  # bytes that are read at a time
 _VARIABLES = 128  # such pieces of a process's variables: the kernel takes 6 MiB of a program that it starts
 _TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 STUCK = 2.0  # seconds
 _CGROUP = "/sys/fs/cgroup"
 
 
 class Process(NamedTuple):
     """``start`` is the kernel's start time in clock ticks since boot: with the pid it names a process for ever.
-    ``seconds`` of CPU it has used, with its ended children."""
+    ``seconds`` of CPU it has used, with its ended children; ``rss`` bytes are in memory."""
 
     pid: int
     start: int
     parent: int
     state: str
     seconds: float = 0.0
+    rss: int = 0
 
 
 def read_file(path: str, pieces: "Optional[int]" = None) -> bytes:
@@ -77,16 +79,17 @@ def read_clock(directory: str) -> float:
     return time.time()
 
 
-def find_process(pid: int) -> "Optional[Process]":
+def find_process(pid: int, proc: str = "/proc") -> "Optional[Process]":
     """Returns the process with this id, or None when there is none (zombies count as none)."""
     # Of itself a process that qemu runs reads another start time there than others do, but not of its first thread.
     own = "task/%d/" % pid if pid == os.getpid() else ""
-    text = read_file("/proc/%d/%sstat" % (pid, own))
+    text = read_file("%s/%d/%sstat" % (proc, pid, own))
     if not text:
         return None
     words = text[text.rindex(b")") + 2 :].split()  # the name before it may hold anything
     state, seconds = words[0].decode(), sum(map(int, words[11:15])) / _TICKS
-    return None if state in "ZX" else Process(pid, int(words[19]), int(words[1]), state, seconds)
+    about = pid, int(words[19]), int(words[1]), state, seconds, int(words[21]) * PAGE
+    return None if state in "ZX" else Process(*about)
 
 
 def list_processes() -> "Dict[int, Process]":

@@ -12,10 +12,9 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from ipexctl.protocol.samples import HostSample, RankSample
 from ipexctl.remote.agent.memory_watch import UNLIMITED, find_memory_group, list_groups, parse_number, read_statistic
-from ipexctl.remote.agent.procs import read_file
+from ipexctl.remote.agent.procs import Process, find_process, read_file
 
 TICKS = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
 SECTOR = 512  # bytes, of /proc/diskstats whatever the disk's own are
 RDMA_UNIT = 4  # bytes: port_rcv_data and port_xmit_data count octets divided by four
 CPUS = 16  # of which the clock is read, at most: each such file costs microseconds
@@ -23,15 +22,6 @@ INTERFACES = 32  # in one sample, those with the most traffic
 PRESSURES = ("cpu", "memory", "io")
 SENSORS = ("coretemp", "k10temp", "zenpower")  # drivers whose first sensor is the processor's package
 ENERGY_ZONES = ("package", "dram")  # "core" and "uncore" are parts of a package, "psys" is the whole machine
-
-
-class ProcessUse(NamedTuple):
-    """A process: CPU ``seconds`` with those of its ended children, ``rss`` bytes, ``start`` in ticks since boot."""
-
-    parent: int
-    start: int
-    seconds: float
-    rss: int
 
 
 class RankUse(NamedTuple):
@@ -134,15 +124,6 @@ def parse_quota(text: bytes) -> "Tuple[int, int]":
     return active, throttled
 
 
-def parse_process(text: bytes) -> "Optional[ProcessUse]":
-    """Of /proc/PID/stat; None where there is no such process."""
-    words = text[text.rfind(b")") + 2 :].split()  # the name before it may hold anything
-    if len(words) < 22:
-        return None
-    ticks = sum(map(parse_number, words[11:15]))
-    return ProcessUse(parse_number(words[1]), parse_number(words[19]), ticks / TICKS, PAGE * parse_number(words[21]))
-
-
 class RankProcesses:
     """The processes of each rank. A process that belongs to none is inspected only once: hosts have thousands."""
 
@@ -171,19 +152,19 @@ class RankProcesses:
             self.totals[rank] = RankUse(max(total.seconds, before.seconds), total.rss)
         return {rank: self.totals[rank] for rank in sums}
 
-    def find_rank_processes(self) -> "Dict[int, ProcessUse]":
+    def find_rank_processes(self) -> "Dict[int, Process]":
         """Returns the processes of all ranks; `rank_of` then has every process of the host."""
         try:
             pids = {int(name) for name in os.listdir(self.proc) if name.isdigit()}
         except OSError:
             return {}
         self.rank_of = {pid: rank for pid, rank in self.rank_of.items() if pid in pids}
-        uses: Dict[int, ProcessUse] = {}
-        strangers: Dict[int, ProcessUse] = {}
+        uses: Dict[int, Process] = {}
+        strangers: Dict[int, Process] = {}
         for pid in pids:
             if self.rank_of.get(pid, -1) is None:
                 continue
-            use = parse_process(read_file("%s/%d/stat" % (self.proc, pid)))
+            use = find_process(pid, self.proc)
             if use is None:
                 self.rank_of.pop(pid, None)
             elif pid in self.rank_of and self.started.get(pid) == use.start:
@@ -200,7 +181,7 @@ class RankProcesses:
         self.started = {pid: use.start for pid, use in uses.items()}
         return uses
 
-    def find_rank(self, pid: int, strangers: "Dict[int, ProcessUse]", roots: "Dict[int, int]") -> "Optional[int]":
+    def find_rank(self, pid: int, strangers: "Dict[int, Process]", roots: "Dict[int, int]") -> "Optional[int]":
         """Returns the rank that a process descends from, which `rank_of` has then of all on the way: other users may
         have thousands in a line. The wrapper itself is none of its processes."""
         way: Set[int] = set()

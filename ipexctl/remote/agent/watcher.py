@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import BinaryIO, Dict, List, Optional, Union
 
 from ipexctl.protocol import frames, paths
-from ipexctl.protocol.frames import WatchFrame, pack_frame, pack_header
+from ipexctl.protocol.frames import WatchFrame, pack_frame
 from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, procs, rpc, spool
@@ -60,9 +60,7 @@ def watch(argv: "List[str]") -> int:
         for kind, tail in tails.items():
             piece = pieces[kind]
             while piece:
-                # Apart: one copy of all that is large, in pages that the kernel has to clear first.
-                sink.write(pack_header(WatchFrame(kind, tail.offset - len(piece), piece)))
-                sink.write(piece)
+                sink.write(pack_frame(WatchFrame(kind, tail.offset - len(piece), piece)))
                 moved = True
                 goes_on = kind in (frames.JOURNAL, frames.SAMPLES) and len(piece) == PIECE
                 piece = tail.read(PIECE) if goes_on else b""

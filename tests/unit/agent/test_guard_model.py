@@ -87,7 +87,7 @@ class PlayedGuard(Guard):
         super().finish_run(stay)
         assert not self.proxies, "their ends would wake it again and again"
 
-    def find_process(self, pid: int) -> Process | None:
+    def find_process(self, pid: int, proc: str = "/proc") -> Process | None:
         return self.table.living.get(pid)
 
     def send_signal(self, processes: Iterable[Process], number: int) -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.samples import KINDS, HostSample, RankSample, encode_sample
-from ipexctl.remote.agent import memory_watch, samples
+from ipexctl.remote.agent import memory_watch, procs, samples
 from ipexctl.remote.agent.samples import Counters, HostReader, RankUse, compute_energy, compute_sample
 from tests.tables import read_table
 
-PAGE, TICKS = samples.PAGE, samples.TICKS
+PAGE, TICKS = procs.PAGE, samples.TICKS
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -209,7 +209,7 @@ def test_of_many_interfaces_the_busiest_are_reported() -> None:
 
 
 def test_the_processes_of_a_rank_are_below_its_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "TICKS", 64)
+    monkeypatch.setattr(procs, "_TICKS", 64)
     processes = samples.RankProcesses(str(tmp_path))
     write(tmp_path, {"100/stat": stat(100, 1, 50, 1), "101/stat": stat(101, 100, 64, 1)})
     assert processes.measure({}) == {}, "nobody has said yet that 100 is a wrapper"
@@ -273,7 +273,6 @@ def test_no_text_of_a_kernel_ends_the_reading(text: bytes) -> None:
     samples.parse_traffic(text)
     samples.parse_disks(text, {"sda"})
     samples.parse_pressure(text)
-    samples.parse_process(text)
     samples.parse_quota(text)
     memory_watch.find_memory_group(text, "/none")
 
