@@ -227,12 +227,12 @@ def test_processes_of_others_in_a_long_line_are_gone_through_once() -> None:
     """Another user may have thousands in a line: each went through all above it, and the sampler stood still."""
     looks = []
 
-    class Line(dict[int, samples.ProcessUse]):
-        def __getitem__(self, pid: int) -> samples.ProcessUse:
+    class Line(dict[int, procs.Process]):
+        def __getitem__(self, pid: int) -> procs.Process:
             looks.append(pid)
             return super().__getitem__(pid)
 
-    line = Line({pid: samples.ProcessUse(pid + 1, 1, 0.0, 0) for pid in range(10, 1010)})
+    line = Line({pid: procs.Process(pid, 1, pid + 1, "S") for pid in range(10, 1010)})
     processes = samples.RankProcesses("/none")
     assert {processes.find_rank(pid, line, {2000: 3}) for pid in line} == {None}
     assert len(looks) == 1000
