@@ -65,13 +65,14 @@ class Screen:
         return lines
 
 
-def test_only_cells_that_changed_are_written_inside_a_synchronized_update() -> None:
+def test_only_parts_of_lines_that_changed_are_written_inside_a_synchronized_update() -> None:
     screen = Screen()
-    screen.paint("clock 00:00:01", "rank 0 running", "footer")
-    written = screen.paint("clock 00:00:02", "rank 0 running", "footer")
-    assert written == "\x1b[?2026h\x1b[2A\x1b[14G2\x1b[2B\x1b[?2026l"
-    assert screen.shown == ["clock 00:00:02", "rank 0 running", "footer"]
-    assert screen.paint("clock 00:00:02", "rank 0 running", "footer") == ""
+    first, second = (Text.assemble(("train.py", "bold"), f" 00:00:0{count}") for count in (1, 2))
+    screen.paint(first, "rank 0 running", "footer")
+    written = screen.paint(second, "rank 0 running", "footer")
+    assert written == "\x1b[?2026h\x1b[2A\x1b[9G 00:00:02\x1b[2B\x1b[?2026l"
+    assert screen.shown == ["train.py 00:00:02", "rank 0 running", "footer"]
+    assert screen.paint(second, "rank 0 running", "footer") == ""
 
 
 def test_what_is_printed_goes_above_and_stays() -> None:
