@@ -30,12 +30,11 @@ Workflow = Generator[Event, None, T]  # the events of a verb, or of a part of on
 
 
 class Started(Event):
-    """A verb begins. ``plan`` is the text of the dry run; what it says is what is executed."""
+    """A verb begins."""
 
     verb: str
     title: str
     hosts: tuple[str, ...]
-    plan: str = ""
     # Options by which a further command finds these hosts and their environment.
     selection_flags: tuple[str, ...] = ()
     words: tuple[str, ...] = ()  # of the command line, behind the program's name
@@ -327,7 +326,6 @@ class RankEnded(Event):
     cause: Literal["", "stopped", "lost"] = ""
     error: str = ""
     traceback: str = ""
-    tail: bytes = b""
     kernel: str = ""  # what the host's kernel log says of its death
     libraries: tuple[LoadedLibrary, ...] = ()
     oom: OutOfMemory | None = None

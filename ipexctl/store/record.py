@@ -144,8 +144,6 @@ class RunRecord:
             self._record_output(stamped.at, event)
             return
         self._write_references()
-        if isinstance(event, e.Started) and event.plan:
-            self._append_plan(event.verb, event.plan)
         if isinstance(event, e.Planned):
             self._append_plan(event.verb, event.text)
         if isinstance(event, e.RankStack) and event.text:

@@ -277,7 +277,7 @@ def _judge_rank(state: RunState, rank: RankState, shifts: Mapping[str, float]) -
 
 def _read_last_line(state: RunState, rank: RankState) -> str:
     """The last line of stdout, where a bar has no place, else of what is known of both streams."""
-    log = None if rank.ended and rank.ended.tail else state.run.outputs.get(rank.rank)
+    log = state.run.outputs.get(rank.rank)
     for _, stream, text in reversed([*log.head, *log.tail] if log else []):
         lines = [line for line in text.split(b"\n") if _has_word(line)]
         if stream == "out" and lines:
@@ -287,10 +287,8 @@ def _read_last_line(state: RunState, rank: RankState) -> str:
 
 def _read_tail(state: RunState, rank: RankState, most: int) -> str:
     """The rank's last lines, both streams as they were seen."""
-    output = rank.ended.tail if rank.ended else b""
-    if not output:
-        lines_without_end = (state.open.get((rank.rank, stream)) for stream in get_args(e.Stream))
-        output = rank.tail + b"\n".join(line.data for line in lines_without_end if line)
+    lines_without_end = (state.open.get((rank.rank, stream)) for stream in get_args(e.Stream))
+    output = rank.tail + b"\n".join(line.data for line in lines_without_end if line)
     lines = [drop_overwritten(line) for line in output.split(b"\n")]
     lines = [line for line in lines if line.strip()]
     if most == 1:

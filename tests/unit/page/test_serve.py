@@ -306,7 +306,7 @@ def test_no_card_of_the_page_has_a_secret(tmp_path: Path) -> None:
         event = stamped.event
         if isinstance(event, e.RankEnded):
             text = f"Traceback\n{leak}\n"
-            event = replace(event, error=leak, traceback=text, tail=leak.encode(), kernel=leak, line=leak)
+            event = replace(event, error=leak, traceback=text, kernel=leak, line=leak)
         page.handle_event(event)
     served = page.draw()
     assert "ValueError: *** and ***, password=***" in served

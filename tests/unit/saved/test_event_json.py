@@ -16,7 +16,7 @@ from tests.tables import read_table
 from tests.unit.show import streams
 
 EVERY = [*streams.doctor(12), *streams.install(3), *streams.run(2, fails=1), *streams.hostile()]
-EVERY += streams.stamp([e.LauncherOutput("err", b"\xff"), e.RankEnded(3, "h", None, 11, tail=b"\xfe")])
+EVERY += streams.stamp([e.LauncherOutput("err", b"\xff"), e.RankEnded(3, "h", None, 11)])
 SEPARATE = SeparateWorlds("never-met", {"1": 2}, "the ranks have not met", ("a cause",))
 EVERY += streams.stamp([e.WorldsCompared(SEPARATE, 7.5), e.WorldsCompared(None)])
 EVERY += streams.stamp([e.BackendChosen("gloo"), e.HostSilent("h", 12.0, 7.5)])

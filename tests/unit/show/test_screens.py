@@ -101,7 +101,7 @@ def test_ranks_that_have_not_met_are_the_first_line_of_a_good_end_until_they_mee
 def test_many_ranks_are_a_line_a_host() -> None:
     stream = list(streams.run(4, 8, steps=2))
     text = drawn(screens.format_ending(fold(stream)))
-    assert "ranks 8-15   xeon02  exit 0  done: loss 2.0 -> 0.2" in text
+    assert "ranks 8-15   xeon02  exit 0  step 2 loss 1.667 rank 8" in text
 
 
 def test_the_first_failure_has_status_host_time_and_last_words() -> None:
