@@ -15,9 +15,11 @@ from typing import Any
 
 import paramiko
 import pytest
-from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
+from paramiko.common import AUTH_SUCCESSFUL, MSG_CHANNEL_REQUEST, OPEN_SUCCEEDED
 
+from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.paramiko_internals import OutputEvent, QuietTransport, SharedAgent
+from ipexctl.model.hosts import Command, Host, LinkError
 from tests.contract.sshd import Server, keygen, sshd
 from tests.waiting import wait
 
@@ -181,8 +183,17 @@ class OpenServer(paramiko.ServerInterface):
     def check_auth_none(self, username: str) -> int:
         return AUTH_SUCCESSFUL
 
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        return AUTH_SUCCESSFUL
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
     def check_channel_request(self, kind: str, chanid: int) -> int:
         return OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        return True
 
 
 def test_a_host_that_sends_more_than_its_window_is_disconnected() -> None:
@@ -205,6 +216,47 @@ def test_a_host_that_sends_more_than_its_window_is_disconnected() -> None:
     recorder.close()
     assert len(channel.in_buffer) < 3 << 20
     assert "window" in str(recorder.get_exception())
+
+
+class HostThatWaits(paramiko.Transport):
+    """It opens sessions and says that it is there, and answers no further request of a session, or takes no input."""
+
+    def __init__(self, sock: socket.socket, window: int) -> None:
+        super().__init__(sock, default_window_size=window)
+        self.add_server_key(paramiko.ECDSAKey.generate())
+        if window > 1:
+            self._channel_handler_table = {**self._channel_handler_table, MSG_CHANNEL_REQUEST: lambda *_: None}  # type: ignore[has-type]
+        self.start_server(event=threading.Event(), server=OpenServer())
+
+
+@pytest.mark.parametrize("window", [1, 1 << 20])
+def test_a_host_that_takes_no_input_or_starts_no_command_holds_nobody(tmp_path: Path, window: int) -> None:
+    """Both held the command for ever, whatever its limit."""
+    listener, ways = socket.create_server(("127.0.0.1", 0)), list[HostThatWaits]()
+    accepting = threading.Thread(target=lambda: ways.append(HostThatWaits(listener.accept()[0], window)))
+    accepting.start()
+    links = Links(known_hosts=tmp_path / "known", accept_new=True, config=None)
+    key, outcome = keygen(tmp_path / "id"), list[str]()
+    link = links.open(Host("n0", "127.0.0.1", user="x", port=listener.getsockname()[1], key=str(key)))
+
+    def run() -> None:
+        with pytest.raises(LinkError) as caught:
+            link.run(Command(("cat",), stdin=b"x" * 1000, timeout=1.0))
+        outcome.append(caught.value.failure.what)
+
+    running = threading.Thread(target=run, daemon=True)
+    running.start()
+    running.join(30)
+    ended = [*outcome]
+    accepting.join()
+    listener.close()
+    ways[0].close()
+    links.close()
+    assert ended == [
+        "timed out after 1 s: cat; its login shell did not start the command"
+        if window == 1
+        else "the host started no command"
+    ]
 
 
 def test_several_threads_share_one_agent(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from ipexctl.model.text import printable
 
 # After the command itself has ended, its outputs may be held open by a process it left in the background.
 _QUIET_TIMEOUT = 0.5  # seconds of silence after which such outputs count as ended
-_UNBLOCKED_INPUT = 32 << 10  # bytes of input that fit into any pipe or window, so that writing cannot block on reading
 _START_TIMEOUT = 30.0  # seconds a host may take to start a command
 _STOP_TIMEOUT = 4.0  # seconds to stop a command on a host
 
@@ -245,10 +244,10 @@ def _collect_output(
     on_output: Callable[[bytes], None] | None = None,
 ) -> Completed:
     """Feeds the input, reads both outputs and waits for the end. Raises `_TimedOut` at ``deadline`` (monotonic)."""
-    if len(stdin) <= _UNBLOCKED_INPUT:
-        _feed_input(channel, stdin)
-    else:
+    if stdin:  # in a thread: a host need not take any of it
         threading.Thread(target=_feed_input, args=(channel, stdin), daemon=True).start()
+    else:
+        channel.end_input()
     outputs: dict[Stream, bytearray] = {"out": bytearray(), "err": bytearray()}
     truncated = False
     while True:
@@ -274,6 +273,5 @@ def _collect_output(
 def _feed_input(channel: "CommandChannel", data: bytes) -> None:
     # It may end without reading all: its status says how; a lost link is met by the reader.
     with suppress(BrokenPipeError, LinkError, ValueError):
-        if data:
-            channel.write(data)
+        channel.write(data)
         channel.end_input()

@@ -13,6 +13,7 @@ from ipexctl.act.ssh.paramiko_internals import OutputEvent
 from ipexctl.act.ssh.quoting import OutputSplitter, format_shell_line, make_nonce, wrap_command
 from ipexctl.act.ssh.shared_shell import SharedShellChannel, format_request, make_shell_command
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
+from ipexctl.act.threads import STALL_TIMEOUT, StallTimer
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Command, Host, LinkError
@@ -103,7 +104,7 @@ class SSHChannel(CommandChannel):
             self._channel.shutdown_write()
 
     def status(self) -> int:
-        self._channel.status_event.wait()
+        self._channel.status_event.wait(STALL_TIMEOUT)
         status = int(self._channel.exit_status)
         if status < 0:
             self._check_connection()
@@ -175,15 +176,17 @@ class SSHLink(CommandLink[CommandChannel]):
         try:
             raw = self._open_session(transport, patience)
             channel = SSHChannel(self._host.name, raw, nonce, CommandLog(self._host.name, command))
-            raw.exec_command(shell.line)
+            with StallTimer(channel.close, patience):  # Paramiko waits for the answer without a limit
+                raw.exec_command(shell.line)
+            raw.settimeout(patience)  # of a wait until the host takes more input
+            channel.write(shell.stdin)
+            raw.settimeout(STALL_TIMEOUT)
         except paramiko.ChannelException as error:
             what = f"the host opens no further session: {printable(str(error.text), 60)}"
             hint = "raise MaxSessions in its sshd_config"
             raise LinkError(Failure(self._host.name, Kind.STEP, what, hint, "sessions")) from None
         except (ConnectError, *LOSSES):  # Paramiko raises what ended it again
             raise self._make_lost_error(_describe_loss(transport)) from None
-        if shell.stdin:
-            channel.write(shell.stdin)
         return channel
 
     def _open_session(self, transport: Transport, patience: float) -> paramiko.Channel:
@@ -244,6 +247,8 @@ class SSHLink(CommandLink[CommandChannel]):
 
 
 def _describe_loss(transport: paramiko.Transport) -> str:
+    if transport.is_active():
+        return "the host started no command"
     error = transport.get_exception()
     return error.what if isinstance(error, ConnectError) else "the connection was lost"
 
