@@ -240,8 +240,8 @@ def read_installed_environment(bundle: ProbeOutput) -> Installed | None:
     values = group_pairs((word, value) for word, tab, value in cut if tab)
     if "venv" not in values:
         return None
-    if fault := values.get("fault"):
-        return Installed(values["venv"][-1], fault=printable(fault[-1], 400))
+    if fault := values.get("fault"):  # the first: names of what another user has put there may have several lines
+        return Installed(values["venv"][0], fault=printable(fault[0], 400))
     dists = values.get("dist", [])
     named = (re.fullmatch(r".*/([^/]+?)-([^/-]+)\.dist-info", dist) for dist in dists)
     packages = {re.sub(r"[-_.]+", "-", match[1]).lower(): match[2] for match in named if match}
@@ -253,7 +253,7 @@ def read_installed_environment(bundle: ProbeOutput) -> Installed | None:
         python = written[1]
     elif "python" in values and dists:
         python = dists[-1].split("/")[0].removeprefix("python")
-    return Installed(values["venv"][-1], "python" in values, python, packages, marker, tuple(values.get("beside", ())))
+    return Installed(values["venv"][0], "python" in values, python, packages, marker, tuple(values.get("beside", ())))
 
 
 def read_launchers(bundle: ProbeOutput) -> tuple[str, ...]:

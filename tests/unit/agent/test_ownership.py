@@ -68,6 +68,11 @@ def own_open_directory(directory: Path, owner: Path) -> None:
     os.chown(owner, STRANGER, -1)
 
 
+def open_store_and_deny(env: Path) -> None:
+    Path(f"{env}.d").chmod(0o777)
+    Path(f"{env}.d/x\nfault\t").mkdir()
+
+
 CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "ours": (lambda _: None, ""),
     "in a directory of a group": (lambda env: env.parent.chmod(0o775), ""),
@@ -83,6 +88,10 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "in one of everybody": (lambda env: env.parent.chmod(0o777), "home can be written by everybody"),
     "below one of everybody": (lambda env: env.parent.parent.chmod(0o777), "can be written by everybody"),
     "a store of everybody": (lambda env: Path(f"{env}.d").chmod(0o777), "env.d can be written by others"),
+    "a store of everybody, and a name that denies it": (
+        open_store_and_deny,
+        "env.d can be written by others",
+    ),
     "a store of a group": (lambda env: Path(f"{env}.d").chmod(0o775), "env.d can be written by others"),
     "replaced": (lambda env: os.chown(f"{env}.d/e1", STRANGER, -1), "e1 belongs to another user"),
     "replaced in part": (lambda env: os.chown(f"{env}.d/e1/bin", STRANGER, -1), "bin belongs to another user"),
@@ -129,7 +138,9 @@ def test_the_python_of_a_replaced_environment_is_not_started(env: Path, tmp_path
     assert not (tmp_path / "mark").exists()
 
 
-@pytest.mark.parametrize("case", ["replaced", "a store of everybody", "ours"])
+@pytest.mark.parametrize(
+    "case", ["replaced", "a store of everybody", "a store of everybody, and a name that denies it", "ours"]
+)
 def test_a_replaced_environment_is_a_finding_and_no_run_begins(env: Path, case: str) -> None:
     """`doctor` and `run` executed it, and `install` called it unchanged."""
     change, why = CASES[case]
