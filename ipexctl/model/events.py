@@ -335,6 +335,7 @@ class RankEnded(Event):
     room: tuple[str, int] | None = None  # of a full disk that it met: a directory, free bytes
     kills: int | None = None  # processes of its control group that were killed for lack of memory; None: not known
     exit_line: str = ""  # of its script, that called sys.exit: "train.py:49"
+    lingered: float = 0.0  # seconds that its process went on after its script had failed, until it was ended
 
 
 class RunEnded(Event):

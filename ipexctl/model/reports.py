@@ -111,6 +111,7 @@ class RankOutcome(Record):
     abort: int | None = None  # the error code with which it called MPI_Abort
     kills: int | None = None  # processes of its control group that were killed for lack of memory; None: not known
     exit_line: str = ""  # of its script, that called sys.exit: "train.py:49"
+    lingered: float = 0.0  # seconds that its process went on after its script had failed, until it was ended
 
 
 class StallPlace(Record):

@@ -32,6 +32,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     if run.slow_host:
         items += [labelled("" if index else "  slow", line) for index, line in enumerate(run.slow_host.lines)]
     items += [labelled(f"  restart {number}", why) for number, why in enumerate(run.restarts, 1)]
+    stopper = f" ({one_line(run.detail)})" if run.reason == "stopped" and run.detail else ""
     stall = [labelled("" if index else "  stall", line) for index, line in enumerate(run.stall or ())]
     if run.first is not None:
         items += [labelled("  restart", run.detail)] if run.restarts and run.detail else []
@@ -40,6 +41,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
         before = len(items)
         items += [*_format_diagnosis(run), *stall]
         items += [labelled("  then", f"failed too: {locate_ranks(run.followers, run)}")] if run.followers else []
+        items += [labelled("  then", f"{name_end(run)}{after}{stopper}")] if run.reason == "stopped" else []
         items += [labelled("  then", f"ended by us: {pluralize(len(run.stopped), 'rank')}")] if run.stopped else []
     elif run.good:
         items += [outcome(True, f"{many} ended well{after}{name_flaws(run)}"), AtWidth(_draw_ranks, ranks), *stall]
@@ -48,7 +50,6 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
         items += [text(f"run {run.run} {goes}: {many}"), *stall]
         items += [labelled("  address" if index == 0 else "", url) for index, url in enumerate(run.addresses)]
     else:
-        stopper = f" ({one_line(run.detail)})" if run.reason == "stopped" and run.detail else ""
         items.append(outcome(False, f"{name_end(run)}{after}".rstrip(",") + stopper))
         items += sentences(run.detail, 2) if run.detail and not stopper else []
         items += sentences(run.uncaught, 2) if run.uncaught else []
@@ -134,6 +135,8 @@ def _first_failure(rank: RankOutcome, run: RunOutcome, below: Sequence[Renderabl
     error = rank.error if rank.exit_line or not rank.traceback else ""
     plain = dict.fromkeys(map(strip_colours, [error, run.diagnosis.evidence if run.diagnosis else ""]))
     items += [_LastWords([one_line(word)]) for word in plain if word not in output and not rank.oom]
+    if rank.lingered >= _LINGERING:
+        items.append(text(f"  its process did not end by itself for {phrases.format_duration(rank.lingered)}"))
     if rank.kernel:
         items.append(Line(text(f"  kernel: {rank.kernel}"), 10))
     return items
@@ -262,6 +265,9 @@ def choose_next_step(run: RunOutcome) -> tuple[str, str]:
     return "", advise("logs", run.run)
 
 
+_LINGERING = 5.0  # seconds for which a Python that ends takes leave of MPI and its threads
+
+
 def describe_rank_end(rank: RankOutcome) -> str:
     """``exited with code 3``, ``was killed by SIGSEGV (signal 11)``, ``called MPI_Abort(7)``."""
     if rank.abort is not None:
@@ -271,7 +277,8 @@ def describe_rank_end(rank: RankOutcome) -> str:
     if number := rank.signal:
         name = phrases.format_signal(number)
         return f"was killed by {name} (signal {number})" if name != f"signal {number}" else f"was killed by {name}"
-    return f"exited with code {rank.status}" + (f" by sys.exit at {rank.exit_line}" if rank.exit_line else "")
+    by = f" by sys.exit at {rank.exit_line}" if rank.exit_line else ""
+    return f"exited with code {rank.status}{by}" if rank.lingered < _LINGERING else f"failed{by}"
 
 
 def locate_ranks(numbers: Sequence[int], run: RunOutcome) -> str:

@@ -439,7 +439,7 @@ def _name_failure(record: rank_records.RankEnded) -> str:
 def _make_rank_end(record: rank_records.RankEnded) -> e.RankEnded:
     lost = record.lost and not record.by_us
     oom = OutOfMemory(record.oom.used, record.oom.limit) if record.oom else None
-    names = ("rank", "host", "status", "signal", "at", "traceback", "kernel", "abort", "room", "kills")
+    names = ("rank", "host", "status", "signal", "at", "traceback", "kernel", "abort", "room", "kills", "lingered")
     return e.RankEnded(
         **select_attributes(record, *names),
         cause="lost" if lost else "stopped" if record.by_us and record.status != 0 else "",

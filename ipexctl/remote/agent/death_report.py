@@ -57,14 +57,17 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
         _, fatal, stacks = stacks.rpartition("Fatal Python error")  # so begin faulthandler's last words
         trace = fatal and fatal + stacks
     line = kernel.find_death_line(pid) if end.signal else ""
+    raised = own.get("at")
+    cut_short = end.stopped and end.signal in (signal.SIGTERM, signal.SIGKILL)  # while Python was ending
+    if isinstance(raised, float) and cut_short:
+        end = end._replace(lingered=max(end.at - raised, 0.0))
     status = own.get("status")  # of a script that had asked to end so
     if isinstance(status, int) and end.status != 0:
         at = own.get("at", end.at)  # its process lives on, and may be killed
         end = end._replace(status=status & 0xFF, signal=0, abort=None, exited=True, at=at)
-    raised = own.get("at")
     if isinstance(raised, float):
         end = end._replace(raised=raised)
-        if end.stopped and end.signal in (signal.SIGTERM, signal.SIGKILL):  # which came while Python was ending
+        if cut_short and end.signal:
             end = end._replace(status=1, signal=0, at=raised)
     room = tuple(report.get("room", ()))
     exit_line = str(exceptions.get(pid, {}).get("exit_line", ""))[:LINE_LIMIT]

@@ -67,6 +67,7 @@ def test_a_raised_rank_that_is_stopped_has_failed(ranks: Path, stopped: bool, nu
     end = RankEnded(3, "node0", signal=number, stopped=stopped, at=42.0)
     end = death_report.describe_rank_death(str(ranks.parent), end, 1, death_report.KernelLog(), "")
     assert (end.status, end.raised, end.at) == (status, 41.5, 41.5 if status else 42.0)
+    assert end.lingered == (0.5 if status else 0.0)
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,15 @@ def test_an_exit_is_shown_with_its_line_its_words_and_what_the_script_handled() 
     assert "  OSError: no sample\n  giving up\n" in text
 
 
+@pytest.mark.parametrize(("lingered", "sentence"), [(0.2, "exited with code 1 after"), (38.3, "failed after")])
+def test_a_rank_that_failed_and_had_to_be_ended_has_not_exited(lingered: float, sentence: str) -> None:
+    stopped = e.RunEnded("k7", "stopped", "Ctrl-C")
+    text = ending(ended(1, 1, error="ValueError: no", lingered=lingered), stopped)
+    assert f"✗ rank 1 on a {sentence}" in text
+    assert ("its process did not end by itself for 38.3 s" in text) is (lingered > 1)
+    assert "then     the run was stopped after 2.0 s (Ctrl-C)" in text
+
+
 def test_of_a_crash_the_thread_that_crashed_is_shown() -> None:
     threads = (("/h/hooks/_worlds.py", "answer"), ("/h/train.py", "load"))
     others = "".join(
