@@ -116,6 +116,21 @@ def test_a_package_goes_with_what_only_it_needed_and_the_rest_stays(bench: Bench
     assert installed.packages.keys() == {"torch", "impi-rt", "numpy", "plain"}
 
 
+def test_what_makes_a_package_that_stays_older_is_named(bench: Bench, index: Index) -> None:
+    """Not the want of its wheels: they are there."""
+    index.wheels += [tool("2.0"), wheels.wheel("old", "1.0", {"old.py": ""}, requires=("tool<2",))]
+    bench.play(index, with_=("tool",))
+    refused = bench.play(index, with_=("old",), **SAME)
+    assert refused.exit == Exit.STEP
+    refusal = refused.refusal
+    assert refusal is not None
+    assert refusal.sentence == "packages that stay would become older"
+    assert refusal.reasons[0] == "tool 2.0 would become 1.0"
+    assert "all versions of old depend on tool<2" in " ".join(refusal.reasons[1:])
+    assert "--venv PATH" in str(refusal.hint)
+    assert bench.marker()["packages"]["tool"] == "2.0"
+
+
 def test_a_package_is_renewed_alone(bench: Bench, index: Index) -> None:
     bench.play(index, with_=("greeting", "plain"))
     index.wheels += [tool("2.0"), wheels.wheel("plain", "2.0", {"plain.py": ""})]

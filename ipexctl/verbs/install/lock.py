@@ -323,9 +323,16 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
     if needed := request.find_unremoved(wheel.name for wheel in wheels):
         reasons = [f"{name} is needed by other packages of the environment" for name in needed]
         raise UsageError("not all of these packages can be removed", reasons=reasons, exit=Exit.STEP)
-    if older := _describe_downgrades(request, wheels):
-        what, hint = "packages that stay would become older", "add --find-links DIRECTORY, where their wheels are"
-        raise UsageError(what, reasons=older, hint=hint, exit=Exit.STEP)
+    if older := _find_downgrades(request, wheels):
+        kept = [f"{name}=={version}" for name, (version, _) in older.items()]
+        try:
+            wheels = _resolve_wheels(request, [*asked, *kept], sources, indexes, down)
+        except UsageError as error:
+            yield StepEnded("", "lock the wheels", "failed")
+            reasons = [f"{name} {version} would become {taken}" for name, (version, taken) in older.items()]
+            hint = "an environment of its own: --venv PATH; where only wheels are missing: --find-links DIRECTORY"
+            what = "packages that stay would become older"
+            raise UsageError(what, reasons=[*reasons, *error.reasons], hint=hint, exit=Exit.STEP) from None
     wheels = measure_sizes(wheels, sources)
     confusion = sources.find_dependency_confusion()
     notes = [confusion] if confusion else []
@@ -353,18 +360,15 @@ def _list_kept_directories(request: LockRequest) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(get_local_wheel_path(wheel).parent) for wheel in wheels))
 
 
-def _describe_downgrades(request: LockRequest, wheels: Sequence[Wheel]) -> list[str]:
-    """Describes packages that were asked for earlier, and not in another way now, and would become older."""
+def _find_downgrades(request: LockRequest, wheels: Sequence[Wheel]) -> Mapping[str, tuple[str, str]]:
+    """Returns the packages that were asked for earlier, and not in another way now, and would become older, with the
+    versions that are there and those that would be taken."""
     if not request.base:
-        return []
+        return {}
     held, taken = request.base.packages, {wheel.name: wheel.version for wheel in wheels}
     unchanged = set(request.base.requested or ()) & set(request.task.with_)
     names = [name for name in map(read_package_name, unchanged) if name in held and name in taken]
-    return [
-        f"{name} {held[name]} would become {taken[name]}: nothing in use has wheels of it, or of what it needs"
-        for name in sorted(names)
-        if Version(taken[name]) < Version(held[name])
-    ]
+    return {name: (held[name], taken[name]) for name in sorted(names) if Version(taken[name]) < Version(held[name])}
 
 
 def _describe_old_releases(
