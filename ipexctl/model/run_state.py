@@ -95,6 +95,9 @@ class HarmlessLines:
     count: int = 0
 
 
+_LEAST_BYTES = 1 << 16  # that tell a pace: an installer that waits, or unpacks, also writes now and then
+
+
 @dataclass(slots=True)
 class StepState:
     """The step that a host is at, or has ended."""
@@ -112,7 +115,7 @@ class StepState:
     def measure_pace(self, now: float) -> tuple[float, float] | None:
         """Bytes a second, and seconds left (0: not known); None where that says nothing yet."""
         seconds, done = now - self.moved, self.done - self.skipped
-        if not self.moved or self.unit != "B" or seconds < 2 or done <= 0:
+        if not self.moved or self.unit != "B" or seconds < 2 or done < _LEAST_BYTES:
             return None
         return done / seconds, max(self.total - self.done, 0) * seconds / done
 

@@ -57,6 +57,6 @@ def test_what_comes_over_no_network_is_no_download() -> None:
     assert describe_slow_download(fold_state(stream), event) is None
 
 
-@pytest.mark.parametrize(("rate", "seconds"), [(90 << 10, 9), (2 * MIB, 20), (0, 20)])
-def test_nothing_is_said_of_what_began_just_now_ends_soon_or_has_not_begun(rate: int, seconds: int) -> None:
+@pytest.mark.parametrize(("rate", "seconds"), [(90 << 10, 9), (2 * MIB, 20), (0, 20), (1, 20)])
+def test_nothing_is_said_of_what_began_just_now_ends_soon_or_waits(rate: int, seconds: int) -> None:
     assert fetch({"a": rate}, seconds) is None
