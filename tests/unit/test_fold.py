@@ -189,6 +189,16 @@ def test_a_loss_that_is_no_number_is_told_alike_by_every_view() -> None:
     assert make_report(again).run.lost_loss is None  # type: ignore[union-attr]
 
 
+def test_a_loss_that_transformers_prints_as_0_is_no_number_where_the_norm_of_its_gradient_is_none() -> None:
+    lines = ["{'loss': '2.836', 'grad_norm': 'nan'}\n", "{'loss': '0', 'grad_norm': 'nan'}\n", "{'loss': '0'}\n"]
+    texts = []
+    for line in lines:
+        state = fold_state(streams.stamp([RUN, e.Output(0, "a", "out", line.encode())]))
+        lost = state.last_attempt.lost_loss if state.last_attempt else None
+        texts.append(lost and lost.text)
+    assert texts == [None, "loss is NaN (printed as 0) on rank 0 on a", None]
+
+
 def test_a_loss_that_many_ranks_lose_takes_no_time_that_grows_with_the_cube_of_their_number() -> None:
     """It took 16 s for 2,000 ranks."""
     begun = time.process_time()

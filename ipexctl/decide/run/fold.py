@@ -423,7 +423,12 @@ class RunFold:
 
     def _check_values(self, rank: rs.RankState, values: list[tuple[str, float]], step: int | None, at: float) -> None:
         """Notes values that are no numbers; of the loss also on which ranks, since when, and what it was before."""
+        beside = dict(values)
+        norm = beside.get("grad_norm", 0.0)
+        hidden = beside.get("loss") == 0 and not isfinite(norm)  # logging_nan_inf_filter of Transformers: 0 for NaN
         for name, value in values:
+            if name == "loss" and hidden:
+                value = norm
             if isfinite(value):
                 rank.loss = (step, value) if name == "loss" else rank.loss
                 continue
@@ -437,7 +442,8 @@ class RunFold:
             if lost.step is not None and (step is None or step > lost.step):
                 lost = replace(lost, later=tuple(sorted((*lost.later, rank.rank))))
             else:
-                lost = replace(lost, value="NaN" if isnan(value) else str(value))
+                shown = "NaN" if isnan(value) else str(value)
+                lost = replace(lost, value=f"{shown} (printed as 0)" if hidden else shown)
             lost = replace(lost, ranks=tuple(sorted((*lost.ranks, rank.rank))))
             attempt.lost_loss = replace(lost, text=_describe_lost_loss(lost, attempt.ranks))
 
