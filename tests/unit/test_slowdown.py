@@ -70,6 +70,16 @@ def test_the_host_that_others_wait_for_is_named_with_cause_and_the_command_witho
     assert report.run.slow_host.command == ("ipexctl", "run", "--limit", "!b", "--ppn", "2", "train.py")
 
 
+@pytest.mark.parametrize(("computing", "named"), [(2, True), (12, False)])
+def test_a_host_for_which_the_others_hardly_wait_is_not_the_cause(computing: int, named: bool) -> None:
+    """Two hosts that other programs slow down alike: now and then one of them comes last."""
+    busy = [
+        Stamped(132.0 + turn, e.PlacesSampled((StallPlace((0, 1, 2, 3), "train.py:23"),))) for turn in range(computing)
+    ]
+    stream = [*slow_run(), *busy, *samples(150.0, late=(2, 3))]
+    assert bool(get_verdict(fold_state(stream))) is named
+
+
 def test_where_ranks_of_one_host_wait_for_each_other_in_turn_no_others_wait() -> None:
     """It ended the command with exit code 70, also of an honest run on one host."""
     turns = [

@@ -113,6 +113,8 @@ def _find_slow_host(state: RunState, attempt: Attempt, slowdown: Slowdown) -> Sl
     ordered = counts.most_common(2)
     clear = len(telling) >= _MIN_SAMPLES and ordered[0][1] >= _BUSY_SHARE * len(telling)
     clear = clear and (len(ordered) < 2 or ordered[1][1] <= _WAITING_SHARE * len(telling))
+    share = _measure_waiting(slowdown, hosts, ordered[0][0]) if ordered else None
+    clear = clear and (share is None or share >= _explain_waiting(slowdown))
     far, measured = _find_slow_link(state)
     if clear and far != attempt.started.head and not _find_cause(state, ordered[0][0]):
         clear = far in ("", ordered[0][0])  # over a slow link any rank may be the last one, in a few samples
@@ -127,7 +129,7 @@ def _find_slow_host(state: RunState, attempt: Attempt, slowdown: Slowdown) -> Sl
     if slowdown.best:
         lines.append(f"pace {slowdown.pace:.2f} it/s, was {slowdown.best:.2f} until {format_clock(begun)}")
     if clear:
-        lines.append(_describe_waiting(slowdown, telling, ranks, host, ordered[0][1]))
+        lines.append(_describe_waiting(telling, ranks, host, ordered[0][1], share))
     cause = _find_cause(state, host) or (measured if host == far else "") or _find_usual_place(telling, ranks)
     if cause:
         lines.append(f"{host}: {cause}")
@@ -138,17 +140,32 @@ def _find_slow_host(state: RunState, attempt: Attempt, slowdown: Slowdown) -> Sl
     return SlowHost(host, ranks, slowdown.since, slowdown.pace, slowdown.best, cause, tuple(lines), words)
 
 
+def _explain_waiting(slowdown: Slowdown) -> float:
+    """Returns for which share of the time, at least, the others wait for a host that explains how long steps take: for
+    a part of what they take longer than at the best pace."""
+    return _WAITING_SHARE * max(1 - slowdown.pace / slowdown.best, 0.0) if slowdown.best else 0.0
+
+
+def _measure_waiting(slowdown: Slowdown, hosts: Sequence[str], host: str) -> float | None:
+    """Returns in which share of the looks at them the ranks of the other hosts waited in a call; None without such."""
+    looks = [
+        bool(place.call)
+        for sample in slowdown.samples
+        for place in sample
+        for rank in place.ranks
+        if hosts[rank] != host
+    ]
+    return sum(looks) / len(looks) if looks else None
+
+
 def _describe_waiting(
-    slowdown: Slowdown, telling: Sequence[tuple[StallPlace, ...]], ranks: tuple[int, ...], host: str, late: int
+    telling: Sequence[tuple[StallPlace, ...]], ranks: tuple[int, ...], host: str, late: int, share: float | None
 ) -> str:
     calls = Counter(place.call for sample in telling for place in sample if place.call for _ in place.ranks)
-    others = [place for sample in slowdown.samples for place in sample if not set(place.ranks) <= set(ranks)]
-    waiting = sum(len(place.ranks) for place in others if place.call)
     call = calls.most_common(1)[0][0]
     comes = "comes" if len(ranks) == 1 else "come"
     who = f"{format_ranks(ranks)} on {host} {comes} last into {call} ({late} of {len(telling)})"
-    looks = sum(len(place.ranks) for place in others)
-    return f"{who}; the others wait {100 * waiting / looks:.0f} % of the time" if looks else who
+    return f"{who}; the others wait {100 * share:.0f} % of the time" if share is not None else who
 
 
 def _find_usual_place(telling: Sequence[tuple[StallPlace, ...]], ranks: tuple[int, ...]) -> str:
