@@ -93,6 +93,23 @@ def test_what_a_damaged_checkpoint_ended_does_not_go_on_from_it_again() -> None:
     assert run.resume == "ipexctl run --keep ckc --restarts 2 --resume auto train.py --lr 1"
 
 
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("--keep", "out"), "ipexctl run --resume auto --keep out train.py"),
+        (("--keep", "out", "--resume", "off"), None),
+        ((), None),
+    ],
+)
+def test_a_checkpoint_that_a_host_lacks_is_gathered_by_resume(words: tuple[str, ...], command: str | None) -> None:
+    error = "ValueError: Can't find a valid checkpoint at out/checkpoint-470"
+    started = replace(STARTED, words=("run", *words, "train.py"))
+    run = of_run(fold_with_catalogue([started, RUN, end(1, 1, error=error, traceback=error), e.RunEnded("r1", "rank")]))
+    assert run.diagnosis
+    assert run.diagnosis.command == command
+    assert "--resume auto" in str(run.diagnosis.fix)
+
+
 def test_all_went_well_is_0() -> None:
     report = folded(*done())
     assert (report.exit, report.causes, of_run(report).first, of_run(report).clean) == (Exit.OK, (), None, HOSTS)
@@ -158,6 +175,20 @@ def test_failures_at_the_same_time_are_reported_by_rank() -> None:
     report = folded(*done(end(1, 2, 50.0), end(0, 1, 50.0), reason="rank"))
     assert of_run(report).first is not None
     assert (first(report).rank, of_run(report).followers) == (0, (1,))
+
+
+def test_ranks_that_ended_well_although_a_process_of_theirs_did_not_are_named_with_the_cause() -> None:
+    """As those of a shell script that goes on after python; the first of them only missed the other."""
+    missed = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:41"
+    trace = 'Traceback (most recent call last):\n  File "/w/tiny.py", line 6, in <module>\n'
+    lost = end(0, at=1.0, error=missed, traceback=f"{trace}{missed}")
+    ends = [lost, end(1, at=1.1, error="RuntimeError: bad sample 17", line="tiny.py:6")]
+    run = of_run(make_report(fold_state(streams.stamp([RUN, *done(*ends)])), read_known_errors))
+    assert run.good
+    assert (
+        run.uncaught
+        == "rank 1 on a had an exception in a process of its script at tiny.py:6: RuntimeError: bad sample 17"
+    )
 
 
 def test_ranks_that_we_ended_are_never_the_cause() -> None:

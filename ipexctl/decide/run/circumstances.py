@@ -109,6 +109,12 @@ def _was_resumed(failure: _Failure) -> _Shown | None:
     return _Shown({"checkpoint": resumed.name}, make_command_with(failure.state, "--resume", "off", needs="--keep"))
 
 
+def _is_not_resumed(failure: _Failure) -> _Shown | None:
+    if list_options(failure.state) & {"--keep", "--resume"} != {"--keep"}:
+        return None
+    return _Shown(command=make_command_with(failure.state, "--resume", "auto"))
+
+
 def _has_file_limit(failure: _Failure) -> _Shown | None:
     facts = failure.state.facts.get(failure.rank.host)
     limit = facts.limits.get("nofile_hard") if facts else None
@@ -139,6 +145,7 @@ CIRCUMSTANCES: Mapping[str, Callable[[_Failure], _Shown | None]] = {
     "sent": _is_sent,
     "sent-to-child": _is_sent_to_child,
     "resumed": _was_resumed,
+    "not-resumed": _is_not_resumed,
     "file-limit": _has_file_limit,
     "room": _had_room,
     "room-before": _had_room_before,

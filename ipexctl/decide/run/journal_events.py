@@ -412,7 +412,7 @@ def _describe_resume(record: journal.ResumeChosen) -> str:
         why = f"{name} was not written to its end, or lacks parts of hosts that are gone"
         return f"no whole checkpoint, the script starts from its beginning: {why}"
     if not record.name:
-        return "no whole checkpoint yet: the script starts from its beginning"
+        return "no whole checkpoint of this run yet: the script starts from its beginning"
     text = f"the ranks get {printable(record.name, 200)} to go on from"
     if record.written:
         text += f", written {format_time(record.written)}"

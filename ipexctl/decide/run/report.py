@@ -5,7 +5,7 @@ not change the exit code."""
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import get_args
@@ -21,6 +21,7 @@ from ipexctl.model.json_values import select_attributes
 from ipexctl.model.reports import CommandReport, Diagnosis, HostOutcome, LostOutput, RankOutcome, RunOutcome
 from ipexctl.model.restarts import describe_restart
 from ipexctl.model.run_state import Attempt, HostState, RankState, RunHistory, RunState
+from ipexctl.model.text import printable
 
 ReadErrors = Callable[[], KnownErrors]
 _TAIL_LINES = 20
@@ -113,8 +114,6 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
     goes_on = bool(failed or (over and over.reason in _REASONS))
     if diagnosis and diagnosis.code == _DAMAGED:
         goes_on = begun.resumed is None  # else it would go on from the damaged one again
-    number, exception = state.uncaught or (None, "")
-    beside = [f"rank {rank.rank} on {rank.host}" for rank in ranks if rank.rank == number]
     return RunOutcome(
         run=begun.run or (over.run if over else ""),
         head=begun.head,
@@ -145,8 +144,22 @@ def judge_run(state: RunState, known: ReadErrors) -> RunOutcome:
         command=begun.command,
         backend=attempt.backend,
         planned_backend=begun.backend,
-        uncaught=next((f"{rank} had an exception {exception}" for rank in beside), ""),
+        uncaught=_describe_uncaught(state, ranks, known),
     )
+
+
+def _describe_uncaught(state: RunState, ranks: Sequence[RankOutcome], known: ReadErrors) -> str:
+    """Returns what ended a thread of a rank, or another process of a rank that ended well."""
+    number, exception = state.uncaught or (None, "")
+    for rank in ranks:
+        if rank.rank == number:
+            return f"rank {number} on {rank.host} had an exception {exception}"
+    if broken := [replace(rank, state="failed") for rank in ranks if rank.state == "ok" and rank.error]:
+        first = find_cause(known(), broken, "").failed[0]
+        where = f" at {first.line}" if first.line else ""
+        error = printable(first.error.splitlines()[0], 200)
+        return f"rank {first.rank} on {first.host} had an exception in a process of its script{where}: {error}"
+    return ""
 
 
 def _find_last_loss(attempt: Attempt) -> float | None:

@@ -75,12 +75,14 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     return end._replace(error=str(report.get("error", ""))[:ERROR_LIMIT], traceback=trace, kernel=line)
 
 
-def read_exit_line(directory: str, rank: int, pid: int) -> str:
-    """Returns where a script that has ended well called ``sys.exit``; "" where it did not."""
-    name = os.path.join(RANKS, "%d.%d%s" % (rank, pid, ERROR))
-    with suppress(OSError, ValueError):
-        return str(files.read_json(directory, name, files.RANK_LIMIT).get("exit_line", ""))[:LINE_LIMIT]
-    return ""
+def describe_good_end(directory: str, end: RankEnded, pid: int) -> RankEnded:
+    """Returns the end of a rank whose script `pid` ended well with where that called ``sys.exit``, and with the
+    exception of another process of it that had met other ranks: a shell script, say, that looks at no status."""
+    exceptions = _read_uncaught_exceptions(os.path.join(directory, RANKS, "%d" % end.rank))
+    unheard = next((each for each in exceptions.values() if each.get("grouped") and "error" in each), {})
+    error, trace = str(unheard.get("error", ""))[:ERROR_LIMIT], str(unheard.get("traceback", ""))[-TRACEBACK_LIMIT:]
+    exit_line = str(exceptions.get(pid, {}).get("exit_line", ""))[:LINE_LIMIT]
+    return end._replace(exit_line=exit_line, error=error, traceback=trace)
 
 
 def _read_uncaught_exceptions(base: str) -> "Dict[int, Dict[str, Any]]":

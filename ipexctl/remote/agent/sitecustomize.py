@@ -95,7 +95,7 @@ class Hooks(names.ModuleHooks):
     def make_excepthook(self, before: "Any") -> "Any":
         def note(kind: "Any", error: BaseException, trace: "Any") -> None:
             shorten_message(error)
-            self.record_error(names.ERROR, kind, error, trace)
+            self.record_error(names.ERROR, kind, error, trace, grouped=names.CONNECTED in self.reached)
             before(kind, error, trace)
             if self.worlds:
                 self.worlds.note_end(error)

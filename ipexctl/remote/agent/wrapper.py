@@ -160,7 +160,7 @@ class Wrapper:
             elastic = self.env["TORCHELASTIC_ERROR_FILE"]
             end = death_report.describe_rank_death(self.directory, end, child.pid, kernel, elastic)
         else:
-            end = end._replace(exit_line=death_report.read_exit_line(self.directory, self.rank, child.pid))
+            end = death_report.describe_good_end(self.directory, end, child.pid)
         if end.abort is not None and end.error:  # the exception is the cause, the call what followed
             end = end._replace(status=end.abort & 0xFF or 1, abort=None)
         return end._replace(libraries=loaded)

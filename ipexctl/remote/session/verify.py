@@ -94,8 +94,9 @@ def main(wanted: Dict[str, Any]) -> None:
         try:
             return work()
         except BaseException as error:  # SystemExit too: IPEX calls exit() on a CPU it does not like
-            text = str(error).strip().splitlines()
-            problems.append("%s: %s: %s" % (what, type(error).__name__, text[-1][:300] if text else name))
+            lines = str(error).strip().splitlines() or [name]
+            text = " … ".join(line[:300] for line in dict.fromkeys((lines[0], lines[-1])))  # what, and why or where
+            problems.append("%s: %s: %s" % (what, type(error).__name__, text))
             return None
 
     def load(name: str, key: str) -> Any:

@@ -29,6 +29,10 @@ def reported(ranks: Path, number: int = signal.SIGABRT, pid: int = 1) -> RankEnd
     return death_report.describe_rank_death(str(ranks.parent), end, pid, death_report.KernelLog(), "")
 
 
+def good_end(ranks: Path, pid: int) -> RankEnded:
+    return death_report.describe_good_end(str(ranks.parent), RankEnded(3, "node0", 0), pid)
+
+
 def test_a_crash_is_reported_with_the_stacks_it_left(ranks: Path) -> None:
     assert reported(ranks).traceback.startswith("Fatal Python error: Aborted")
     assert reported(ranks).error == ""
@@ -97,7 +101,7 @@ def test_what_a_rank_has_written_of_its_end_is_bounded(ranks: Path, size: int) -
         assert len(end.error) < 3_000
         assert len(end.traceback) < 21_000
         assert len(end.exit_line) == (4_200 if pid == 1 and end.error else 0)
-    assert len(death_report.read_exit_line(str(ranks.parent), 3, 1)) in (0, 4_200)
+    assert len(good_end(ranks, 1).exit_line) in (0, 4_200)
 
 
 def test_what_ends_a_script_that_had_asked_to_end_well_came_later(ranks: Path) -> None:
@@ -105,8 +109,18 @@ def test_what_ends_a_script_that_had_asked_to_end_well_came_later(ranks: Path) -
     end = reported(ranks)
     assert (end.status, end.signal, end.raised, end.traceback[:18]) == (None, signal.SIGABRT, 0.0, "Fatal Python error")
     assert end.exit_line == "/home/u/brk.py:49"
-    assert death_report.read_exit_line(str(ranks.parent), 3, 1) == "/home/u/brk.py:49"
-    assert death_report.read_exit_line(str(ranks.parent), 3, 2) == ""
+    assert good_end(ranks, 1).exit_line == "/home/u/brk.py:49"
+    assert good_end(ranks, 2).exit_line == ""
+
+
+@pytest.mark.parametrize(("grouped", "error"), [(True, "ValueError: no"), (False, "")])
+def test_a_rank_that_ended_well_has_the_exception_of_a_process_that_had_met_others(
+    ranks: Path, grouped: bool, error: str
+) -> None:
+    """Of a helper that looked for something alone it has not."""
+    (ranks / "3.2.error").write_text(json.dumps({"error": "ValueError: no", "at": 41.5, "grouped": grouped}))
+    end = good_end(ranks, 1)
+    assert (end.status, end.error) == (0, error)
 
 
 HELPER = "subprocess.run([sys.executable, '-c', 'import no_such_module'], stderr=subprocess.DEVNULL, check={check})"
