@@ -97,11 +97,11 @@ def test_what_a_damaged_checkpoint_ended_does_not_go_on_from_it_again() -> None:
     ("words", "command"),
     [
         (("--keep", "out"), "ipexctl run --resume auto --keep out train.py"),
-        (("--keep", "out", "--resume", "off"), None),
-        ((), None),
+        (("--keep", "out", "--resume", "off"), ""),
+        ((), ""),
     ],
 )
-def test_a_checkpoint_that_a_host_lacks_is_gathered_by_resume(words: tuple[str, ...], command: str | None) -> None:
+def test_a_checkpoint_that_a_host_lacks_is_gathered_by_resume(words: tuple[str, ...], command: str) -> None:
     error = "ValueError: Can't find a valid checkpoint at out/checkpoint-470"
     started = replace(STARTED, words=("run", *words, "train.py"))
     run = of_run(fold_with_catalogue([started, RUN, end(1, 1, error=error, traceback=error), e.RunEnded("r1", "rank")]))

@@ -1,5 +1,6 @@
 """What a run starts on its hosts: a Python file, a module, another file, or a program by its name."""
 
+import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][\w+-]*")
 # A #! line by which env starts a program: after its options of one word, and variables.
 _ENV = re.compile(r"\S*/env\s+(?:(?:-\S+|\w+=\S*)\s+)*([^\s=-][^\s=]*)(?:\s.*)?")
 _WORD = re.compile(r"(?<!\{)\{([a-z_]+)\}")
+_COMPILERS = {".c": "mpicc", ".cc": "mpicxx", ".cpp": "mpicxx", ".cxx": "mpicxx", ".f": "mpif77", ".f90": "mpif90"}
 _LIKENESS = 0.75  # least likeness of a word in braces and the placeholder that it is taken for
 
 # POSIX sh, with a PATH and a program: prints "python" or "other" by what it is, then the library of MPI that it is
@@ -134,6 +136,11 @@ def parse_file(name: str, data: bytes, executable: bool, args: tuple[str, ...]) 
         hint: str = "begin it with a line such as #!/bin/sh"
         if name.endswith((".sh", ".bash")):
             hint = advise("run", "--program", "bash", name, *args, text=f"{hint}, or:")
+        if compiler := _COMPILERS.get(posixpath.splitext(name)[1].lower()):
+            program = posixpath.splitext(name)[0]
+            text = f"build it with the compiler of your MPI ({compiler} {name} -o {program}), then:"
+            hint = advise("run", program if "/" in program else f"./{program}", *args, text=printable(text, 900))
+            raise UsageError(f"{shown} is source code, not a program", hint=hint)
         raise UsageError(f"{shown} does not say what starts it", reasons=reasons, hint=hint)
     return python
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from ipexctl.act.inputs import read_env_file, read_input, read_stdin, suggest_file
 from ipexctl.decide.launch import instances, mpi_launchers
@@ -20,7 +20,7 @@ from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Setting
 from ipexctl.model.notifications import split_command
-from ipexctl.model.tasks import Run
+from ipexctl.model.tasks import Backend, Run
 from ipexctl.model.text import printable
 from ipexctl.store.private_files import refuse_os_errors
 from ipexctl.verbs.files.project import Project, find_project
@@ -164,6 +164,8 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
         if is_program_name(word) and not path.exists():
             if not task.per_host:
                 _refuse_launcher(word, word, args)
+            if task.backend_override and word in get_args(Backend):
+                raise UsageError(f"--backend-override takes no value, and {word} is none", hint=f"leave out {word}")
             return Start("env", word, args)
         kind = f"{shown} is {'a directory' if path.is_dir() else 'not a regular file'}"
         hint = "give the path of a file on this machine; --program takes one of the hosts"

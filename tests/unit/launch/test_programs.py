@@ -93,6 +93,14 @@ def test_a_shell_script_without_a_first_line_is_answered_with_the_command_that_s
     assert str(refused.value.hint).splitlines()[-1] == "ipexctl run --program bash ./go.sh 'a b'"
 
 
+def test_source_code_is_to_be_built_first() -> None:
+    with pytest.raises(UsageError) as refused:
+        parse_file("src/ring.c", b"#include <mpi.h>\nint main(void) {\n", False, ("9",))
+    assert refused.value.sentence == "src/ring.c is source code, not a program"
+    assert "(mpicc src/ring.c -o src/ring)" in str(refused.value.hint)
+    assert str(refused.value.hint).splitlines()[-1] == "ipexctl run src/ring 9"
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -133,6 +141,7 @@ def test_a_word_is_a_file_a_module_a_program_of_the_environment_or_of_the_hosts(
         ({"script": "none.sh"}, "the script none.sh does not exist"),
         ({"script": "train.ipynb"}, "train.ipynb is a notebook"),
         ({"script": "a", "module": True, "program": True}, "-m and --program name two kinds of WHAT"),
+        ({"script": "impi", "backend_override": True}, "--backend-override takes no value, and impi is none"),
         ({"script": "./a", "program": True}, "--program ./a is neither a name nor an absolute path"),
         ({"script": "a", "role": ("tail:b",)}, "--role takes head:COMMAND or rest:COMMAND, once each, not 'tail:b'"),
         ({"script": "a", "role": ("rest:'b",)}, "--role rest:'b: no closing quotation"),
