@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import threading
 import time
 from typing import Any
 
@@ -317,6 +318,10 @@ def futures(rank: int, size: int) -> None:
     assert all((chain.wait() == size**3).all() for chain in chains), [chain.wait() for chain in chains]
     nobody_waits = dist.all_reduce(torch.ones(5), async_op=True).get_future()  # the thread must do it
     assert (nobody_waits.wait()[0] == size).all()
+    for _ in range(40):
+        dist.all_reduce(torch.ones(5), async_op=True).get_future().wait()
+    leaders = [thread for thread in threading.enumerate() if thread.name == "impi-progress"]
+    assert len(leaders) < 20, "one more only where all are busy with what hangs on futures"
 
 
 def late_future(rank: int, size: int) -> None:
