@@ -238,6 +238,11 @@ def _measure_process(pid: int) -> tuple[int, int]:
         return 0, 0
 
 
+_BUILD_ERROR = re.compile(
+    r"CMake Error\b|[^:]{1,300}(?::\d+){1,2}: (?:fatal )?error: |ld(?:\.\w+)?: |error: (?!subprocess-exited)"
+)
+
+
 def read_uv_errors(text: str) -> list[str]:
     """Returns the lines of uv's errors, without secrets and the branches of its tree."""
     return [line for raw in strip_credentials(text).splitlines() if (line := raw.strip(" ×├─▶╰│\t"))]
@@ -328,12 +333,19 @@ def build_wheel(tool: Tool, project: Path, cache: Path, sources: Sources) -> Pat
         )
         wheels = [*Path(folder).glob("*.whl")]
         if done.returncode or len(wheels) != 1:
-            lines = read_uv_errors(done.stdout.decode("utf-8", "replace"))
+            lines = choose_build_errors(read_uv_errors(done.stdout.decode("utf-8", "replace")))
             what = f"the wheel of {printable(str(project), 200)} could not be built: exit code {done.returncode}"
-            raise UsageError(what, reasons=[printable(line, 300) for line in lines[-12:]], exit=Exit.STEP, code="build")
+            raise UsageError(what, reasons=[printable(line, 300) for line in lines], exit=Exit.STEP, code="build")
         path = cache / "built" / hash_file(wheels[0])[:16] / wheels[0].name
         write_private_file(path, wheels[0].read_bytes())
         return path
+
+
+def choose_build_errors(lines: Sequence[str]) -> list[str]:
+    """Returns the first errors of compilers and of CMake, each with the line below it, and the last lines of a build
+    that failed: what builds ends with a traceback of its own, which has none of them."""
+    errors = [at for at, line in enumerate(lines[:-8]) if _BUILD_ERROR.match(line)][:2]
+    return [*(line for at in errors for line in lines[at : min(at + 2, len(lines) - 8)]), *lines[-8:]]
 
 
 def load_lock(cache: Path, inputs: str) -> Lock | None:

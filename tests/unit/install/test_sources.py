@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from ipexctl.act.context import Context
-from ipexctl.act.packages.resolve import WheelTarget, find_uv, parse_pylock, resolve_wheels
+from ipexctl.act.packages.resolve import WheelTarget, choose_build_errors, find_uv, parse_pylock, resolve_wheels
 from ipexctl.act.packages.sources import Limits, Sources, find_pip_files, read_pip_settings, redact_url
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.errors import Exit, UsageError
@@ -342,3 +342,12 @@ def test_a_package_of_which_only_the_source_fits_is_named_and_that_nothing_is_bu
 
 def test_a_place_that_is_named_twice_is_shown_once() -> None:
     assert Sources(find_links=("/wheels", "/wheels"), no_index=True).list_names() == ("/wheels",)
+
+
+def test_the_errors_of_a_compiler_stand_before_the_traceback_of_what_started_it() -> None:
+    noise = [f"-- Check {number}" for number in range(40)]
+    errors = ["CMake Error at CMakeLists.txt:299 (add_subdirectory):", "The source directory x is empty.", "more"]
+    compiler = ["/src/a.cc:12:10: fatal error: torch.h: No such file or directory", "12 | #include <torch.h>"]
+    trace = [f'File "b{number}.py", line 1, in run' for number in range(8)]
+    assert choose_build_errors([*noise, *errors, *noise, *compiler, *trace]) == [*errors[:2], *compiler, *trace]
+    assert choose_build_errors(errors) == errors
