@@ -27,6 +27,7 @@ _ERROR_LENGTH = 300  # letters shown of an exception
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/(?P<package>.*)")
 _STANDARD = re.compile(  # also the programs of an environment, as bin/torchrun, and modules that libraries generate
     r"/lib/python3\.\d+/(?P<module>.*)|^<frozen (?P<frozen>.*)>|^<string>$|/bin/(?P<program>[\w-]+)$"
+    r"|^<dynamic-code>$"  # what cloudpickle carries to another process, as joblib's
     r"|/torchinductor_[^/]+/|/tmp/\w+\.[\w.]+_[a-z0-9_]{8}\.py$"  # torch_geometric: torch_geometric/template.py
 )
 _HOOKS = frozenset((*HOOK_FILES, *PROFILE_HOOK_FILES))
@@ -38,7 +39,12 @@ _BETWEEN = re.compile(
     r"(?:^|/)torch/(?:distributed/c10d_logger|_ops|utils/_contextlib|_dynamo/eval_frame)\.py$|^\w+\.py$"
 )
 _CHILD = "multiprocessing/process.py", "_bootstrap"  # where a process of multiprocessing begins
-_LOADER, _WORKER = "torch/utils/data/dataloader.py", "torch/utils/data/_utils/worker.py"
+_QUEUES = re.compile(r"(?:^|/)multiprocessing/(?:queues|connection|managers)\.py$")  # where such a process is idle
+_TRACKERS = re.compile(r"(?:^|/)(?:resource_tracker|forkserver)\.py$")
+_CHILDREN_AWAITED = re.compile(  # where a rank waits for processes of multiprocessing
+    r"(?:^|/)(?:multiprocessing|torch/distributed/elastic|concurrent/futures)/"
+    r"|(?:^|/)(?:torch/utils/data/dataloader|joblib/parallel)\.py$"
+)
 _BACKWARD = "_engine_run_backward"  # of torch/autograd
 _EXTENSION_LOCK = "torch/utils/file_baton.py"
 _COMPILER = re.compile(r"(?:^|/)torch/_inductor/(?:async_compile|cpp_builder)\.py$")
@@ -236,15 +242,28 @@ def _choose_processes(stacks: Sequence[RankStack]) -> dict[int, tuple[RankStack,
 
 def _choose_process(processes: Sequence[tuple[RankStack, Stack]]) -> tuple[RankStack, Stack]:
     """Of a rank with several processes the one that is deepest in the user's work counts, as a launcher's child: the
-    one with the longest stack. A worker of a data loader counts where the rank waits for what it does."""
-    workers = [each for each in processes if any(frame.file == _WORKER for frame in each[1])]
-    others = [each for each in processes if each not in workers] or workers
+    one with the longest stack. One of multiprocessing, as a worker of a data loader or of a pool, counts where the rank
+    waits for it, and is at work; with the rank's own place below it if it is in no line of the user."""
+    programs = [each for each in processes if not any(_TRACKERS.search(frame.file) for frame in each[1])]
+    children = [each for each in programs if each[1] and each[1][-1].file == _CHILD[0]]
+    others = [each for each in programs if each not in children] or children or list(processes)
     chosen = max(others, key=lambda each: len(each[1]))
-    inner = list(takewhile(lambda frame: not frame.own, chosen[1]))
-    busy = [each for each in workers if _find_own_frame(each[1])]
-    if busy and any(frame.file == _LOADER for frame in inner):
-        return max(busy, key=lambda each: len(each[1]))
+    if any(_CHILDREN_AWAITED.search(frame.file) for frame in _get_inner_frames(chosen[1])):
+        busy = [each for each in children if _find_own_frame(each[1]) or not _is_idle(each[1])]
+        if busy:
+            worker = max(busy, key=lambda each: (not _is_idle(each[1]), bool(_find_own_frame(each[1])), len(each[1])))
+            return worker if _find_own_frame(worker[1]) else (worker[0], worker[1] + chosen[1])
     return chosen
+
+
+def _is_idle(frames: Stack) -> bool:
+    """Returns whether a process of multiprocessing waits for something to do."""
+    return any(_QUEUES.search(frame.file) for frame in _get_inner_frames(frames))
+
+
+def _get_inner_frames(frames: Stack) -> Stack:
+    """Returns what the user's innermost line has called."""
+    return tuple(takewhile(lambda frame: not frame.own, frames))
 
 
 def _find_waiting_call(frames: Stack, state: str) -> int | None:

@@ -283,7 +283,7 @@ def dump(*frames: str) -> str:
     for frame in frames:
         file, _, function = frame.partition(" ")
         file, _, line = file.partition(":")
-        path = file.replace("~", "/home/u") if file[0] in "~/" else f"/v/lib/python3.11/site-packages/{file}"
+        path = file.replace("~", "/home/u") if file[0] in "~/<" else f"/v/lib/python3.11/site-packages/{file}"
         lines.append(f'  File "{path}", line {line} in {function}')
     return "\n".join(lines)
 
@@ -291,6 +291,46 @@ def dump(*frames: str) -> str:
 LOGGER, C10D = "torch/distributed/c10d_logger.py:83 wrapper", "torch/distributed/distributed_c10d.py"
 HOOK = "/root/.ipexctl/runs/{}/hooks/sitecustomize.py:163 call"
 INIT = (f"{C10D}:1800 init_process_group", LOGGER)
+
+
+QUEUE = ("/usr/lib/python3.11/selectors.py:415 select", "/usr/lib/python3.11/multiprocessing/queues.py:113 get")
+LOKY = (
+    "joblib/externals/loky/process_executor.py:453 _process_worker",
+    "/usr/lib/python3.11/multiprocessing/process.py:108 run",
+    "/usr/lib/python3.11/multiprocessing/process.py:314 _bootstrap",
+    "joblib/externals/loky/backend/popen_loky_posix.py:180 <module>",
+)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "where"),
+    [
+        # mpi4py's gather beside idle workers of joblib
+        (
+            ["~/jl.py:19 <module>"],
+            [[*QUEUE, *LOKY], ["joblib/externals/loky/backend/resource_tracker.py:357 main", "<string>:1 <module>"]],
+            "jl.py:19 <module>",
+        ),
+        (
+            ["joblib/parallel.py:1822 _retrieve", "~/jl.py:18 <module>"],
+            [[*QUEUE, *LOKY], ["<dynamic-code>:15 work", "joblib/parallel.py:607 __call__", *LOKY]],
+            "<dynamic-code>:15 work ← jl.py:18 <module>",
+        ),
+        (["joblib/parallel.py:1 get", "~/jl.py:18 f"], [[*QUEUE, *LOKY]], "joblib/parallel.py:1 get ← jl.py:18 f"),
+        # torch.multiprocessing.spawn: the rank's work is in what it started; a worker that reads ahead is not the rank
+        (
+            ["torch/multiprocessing/spawn.py:130 join", "~/a.py:9 <module>"],
+            [[f"{C10D}:2810 all_reduce", "~/a.py:5 train", "torch/multiprocessing/spawn.py:90 _wrap", *LOKY[1:3]]],
+            f"{C10D}:2810 all_reduce ← a.py:5 train",
+        ),
+        (["~/a.py:9 <module>"], [["~/a.py:3 read", "~/a.py:5 work", *LOKY[1:3]]], "a.py:9 <module>"),
+    ],
+)  # fmt: skip
+def test_a_process_of_multiprocessing_stands_for_its_rank_where_the_rank_waits_for_it(
+    own: list[str], others: list[list[str]], where: str
+) -> None:
+    [group] = group_stacks([stack(0, dump(*frames), "S") for frames in (*others, own)])
+    assert group.where == where
 
 
 def test_our_own_hook_is_nobodys_line_and_hosts_with_other_directories_are_one_group() -> None:
