@@ -36,7 +36,7 @@ def test_a_spike_of_one_point_in_a_day_is_still_drawn() -> None:
 
 def test_what_is_not_a_number_is_left_out() -> None:
     series = Series(10)
-    for value in (1.0, math.nan, math.inf, 2.0):
+    for value in (1.0, math.nan, math.inf, -1e308, 1e308, 2.0):
         add_point(series, value, value)
     assert list_points(series) == ((1.0, 1.0), (2.0, 2.0))
 

@@ -8,6 +8,7 @@ from statistics import median
 from ipexctl.model.events import Stream
 from ipexctl.model.run_state import OutputLog, Points, Series
 
+_LATEST = 1e17  # Unix seconds, before or after 1970
 _COLUMN_LIMIT = 40_000  # columns of all curves of one figure together
 
 
@@ -17,8 +18,9 @@ def count_columns(members: int) -> int:
 
 
 def add_point(series: Series, at: float, value: float) -> None:
-    """One more point; what is not finite is left out. Columns double their width when time outgrows them."""
-    if not (isfinite(at) and isfinite(value)):
+    """One more point; what is no number, or at no time, is left out. Columns double their width when time outgrows
+    them."""
+    if not (abs(at) < _LATEST and isfinite(value)):
         return
     if not series.count:
         series.begin = at

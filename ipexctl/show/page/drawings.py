@@ -23,6 +23,7 @@ ROW = 20  # pixels of a rank on the time axis
 _LAYERED = ("wait", "odd", "stall", "straggles")  # spans that are drawn over those of stages
 GLYPHS = {"ended": "✓", "failed": "✗", "stopped": "■", "lost": "✗", "restart": "↻", "figure": "!"}
 _HEIGHT = 120
+_GREATEST = 1e300  # of a scale; differences that are smaller than its reciprocal are none
 _HUES = 8  # classes c0 to c7 of page.css
 
 
@@ -78,12 +79,14 @@ def _draw_mark(mark: Mark, rank: int, top: int, length: float) -> Markup:
 def choose_scale(values: Iterable[float], *, zero: bool = False) -> tuple[float, float]:
     """The least and greatest value of a vertical axis: round numbers around all of them, 0 where that is near, or
     wanted."""
-    every = list(values)
+    every = [max(min(value, _GREATEST), -_GREATEST) for value in values]
     low, high = min(every, default=0.0), max(every, default=0.0)
     if low >= 0 and (zero or low < 0.7 * high):
         low = 0.0
-    if high <= low:
-        low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
+    if high - low < 1 / _GREATEST:
+        half = max(abs(low), abs(high)) / 2
+        half = half if half > 1 / _GREATEST else 0.5
+        low, high = low - half, high + half
     step = 10 ** floor(log10(high - low)) / 2
     return floor(low / step) * step, -floor(-high / step) * step
 
@@ -116,7 +119,7 @@ def _list_band(curves: Iterable[Points], length: float, breaks: Sequence[float])
         for at, value in points:
             columns.setdefault(round(at / size), []).append(value)
         for (begin, first), (end, last) in pairwise(points):
-            for column in range(ceil(begin / size), floor(end / size) + 1):
+            for column in range(max(ceil(begin / size), 0), min(floor(end / size), _BAND) + 1):
                 if end > begin and bisect(breaks, begin) == bisect(breaks, end):
                     share = (column * size - begin) / (end - begin)
                     columns.setdefault(column, []).append(first + share * (last - first))
@@ -130,10 +133,8 @@ def draw_chart(figure: Figure, length: float, breaks: Sequence[float] = (), brok
     low, high = choose_scale((value for curve in figure.curves for _, value in curve.points), zero=figure.zero)
 
     def place(points: Iterable[tuple[float, float]]) -> str:
-        return " ".join(
-            f"{max(min(1000 * at / length, 1000), 0):.1f},{_HEIGHT * (high - value) / (high - low):.1f}"
-            for at, value in points
-        )
+        shares = ((at / length, (high - max(min(value, high), low)) / (high - low)) for at, value in points)
+        return " ".join(f"{1000 * max(min(x, 1), 0):.1f},{_HEIGHT * y:.1f}" for x, y in shares)
 
     lines = []
     shown, alike = choose_curves(figure)
@@ -167,6 +168,7 @@ def list_scale(figure: Figure) -> tuple[str, str]:
     return format_value(high), format_value(low)
 
 
+_DRAWN_CPUS = 2048  # of a host
 _CELL, _GAP, _ACROSS = 11, 2, 28  # pixels of a logical CPU and between two; how many of them stand in a line
 
 
@@ -181,13 +183,18 @@ def draw_topology(host: str, facts: Facts | None, launch: PlannedLaunch | None) 
     nodes = [(f"NUMA {node.id}", node.cpus, node.mem_total_kb) for node in (facts and facts.numa) or () if node.cpus]
     if not nodes and (cpus := (facts.cpus_online if facts else None) or tuple(sorted(owners))):
         nodes = [("CPUs", cpus, None)]
-    sockets = _find_sockets(facts)
+    sockets = {cpu: socket for socket, cpus in _find_sockets(facts).items() for cpu in cpus}
     y, width = 0, _ACROSS * (_CELL + _GAP) + 9
     parts: list[Markup] = []
+    room = _DRAWN_CPUS
     for name, cpus, memory in nodes:
-        socket = next((socket for socket, of_socket in sockets.items() if set(cpus) <= set(of_socket)), None)
-        words = [f"socket {socket}" if socket is not None else "", name, f"CPUs {format_cpus(cpus)}"]
+        [socket, *others] = {sockets.get(cpu) for cpu in cpus}
+        words = [f"socket {socket}" if socket is not None and not others else "", name, f"CPUs {format_cpus(cpus)}"]
         words.append(format_size(memory * 1024) if memory else "")
+        cpus = cpus[:room]
+        room -= len(cpus)
+        if not cpus:
+            break
         height = 24 + -(-len(cpus) // _ACROSS) * (_CELL + _GAP)
         parts.append(make_tag("rect", x=0.5, y=y + 0.5, width=width - 2, height=height - 1, class_="node"))
         parts.append(make_tag("text", " · ".join(filter(None, words)), x=6, y=y + 14, class_="label"))
@@ -223,6 +230,7 @@ def _make_drawing(kind: str, width: float, height: float, about: str, parts: Seq
     return make_tag("svg", *parts, class_=kind, **size, role="img", aria_label=about) if parts else Markup("")
 
 
+_SQUARED = 256  # hosts in a heat map
 _NAMED, _WRITTEN = 40, 10  # hosts up to which a heat map has their names, and values in its squares
 _SHADES = 5  # classes h0 to h4 of page.css
 
@@ -237,6 +245,7 @@ def draw_heat_map(hosts: Sequence[str], links: Sequence[LinkSpeed], figure: str)
     if not values:
         return Markup("")
     least, most = min(values.values()), max(values.values())
+    hosts = hosts[:_SQUARED]
     count = len(hosts)
     cell = 46 if count <= _WRITTEN else 18 if count <= _NAMED else 8
     left = 84 if count <= _NAMED else 4

@@ -16,13 +16,15 @@ from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
+from ipexctl.model.answers.doctor import LinkSpeed
 from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.events import Stamped
+from ipexctl.model.facts import Facts, NumaNode
 from ipexctl.model.page import Curve, Figure, RunPage
 from ipexctl.model.profile import OperatorTime, Profile, ProfiledRank
 from ipexctl.model.reports import Diagnosis, SeparateWorlds
-from ipexctl.show.page.drawings import choose_scale, draw_chart
+from ipexctl.show.page.drawings import choose_scale, draw_chart, draw_heat_map, draw_topology
 from ipexctl.show.page.render import render_run
 from ipexctl.show.page.verdict import make_verdict
 from ipexctl.store.masking import Masker
@@ -367,6 +369,30 @@ def test_axes_have_round_numbers_around_all_values() -> None:
     assert low < 5 < high
     low, high = choose_scale([-1e-12, 1e12])
     assert low <= -1e-12 < 1e12 <= high
+
+
+@pytest.mark.parametrize("values", [(1e308, -1e308), (1.7e308,), (5e-324,), (0.0, 5e-324)])
+def test_values_that_have_no_scale_of_their_own_are_drawn(values: tuple[float, ...]) -> None:
+    """A run whose ranks printed them had no page, and `report` ended with exit code 70."""
+    low, high = choose_scale(values)
+    assert low < high
+    curve = Curve("rank 0", tuple((float(at), value) for at, value in enumerate(values)))
+    assert "inf" not in draw_chart(Figure("loss", "loss", "", "rank", (curve,)), 2.0)
+
+
+def test_a_time_before_all_runs_takes_no_time_to_draw() -> None:
+    """One sample of a host held the page without an end, and took all memory."""
+    curve = Curve("rank 0", ((-9e15, 1.0), (1.0, 2.0), (9e15, 2.0)))
+    drawing = draw_chart(Figure("rank cpu", "CPU per rank", "cores", "rank", (curve,) * 5), 2.0)
+    assert len(drawing) < 20_000
+
+
+def test_processors_and_links_without_an_end_are_drawn_in_part() -> None:
+    """Hosts that tell of 262,144 CPUs each, in 30 bytes, made a page of gigabytes."""
+    nodes = (NumaNode(0, tuple(range(1 << 18))), NumaNode(1, (1 << 18,)))
+    assert draw_topology("a", Facts(numa=nodes, socket_cpus={"0": nodes[0].cpus}), None).count("<rect") == 2_049
+    hosts = [f"h{number}" for number in range(3_000)]
+    assert draw_heat_map(hosts, [LinkSpeed("h0", "h1", 1e-5, 1e9)], "latency").count("<rect") == 256**2
 
 
 def test_one_rank_without_anything_is_a_page() -> None:
