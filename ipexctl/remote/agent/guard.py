@@ -19,12 +19,11 @@ from ipexctl.protocol import hooks, messages, paths, rank_records
 from ipexctl.protocol.codec import encode
 from ipexctl.protocol.rank_layout import RankLayout, place_spec
 from ipexctl.protocol.run_spec import RunSpec
-from ipexctl.remote.agent import files, launcher_proxy, procs, ready_sign, rpc, spool, stack_traces
+from ipexctl.remote.agent import files, launcher_proxy, output_pipe, procs, ready_sign, rpc, spool, stack_traces
 from ipexctl.remote.agent.helper import Helper, start_helper
 from ipexctl.remote.agent.host_lock import HostQueue
 from ipexctl.remote.agent.keeper_search import KeeperSearch
 from ipexctl.remote.agent.local_ranks import LocalRanks
-from ipexctl.remote.agent.output_pipe import OutputPipe
 from ipexctl.remote.agent.sampling import sample_host
 
 BACKLOG_LIMIT = 1 << 22  # bytes for the keeper that wait here; more stays in the pipe, and then the ranks wait
@@ -49,7 +48,7 @@ class Guard:
         self.ends: "Dict[int, int]" = {}  # wrapper or proxy → a descriptor that wakes us when it ends
         self.last = time.monotonic()  # when its last round began
         self.heard = self.last  # up to when the keeper has heard this host, as it says
-        self.output = OutputPipe(spec.nonce)
+        self.output = output_pipe.OutputPipe(spec.nonce)
         self.resting = 0.0  # until when output gathers in the pipe
         self.layout = RankLayout(0, {})  # of the last attempt
         self.launched = 0.0  # when the first attempt's ranks were started
@@ -167,25 +166,21 @@ class Guard:
         look takes the core of a rank for a moment."""
         if now < self.resting:
             return
-        self.resting, count = 0.0, 0
-        while len(self.keeper.outbox) < BACKLOG_LIMIT:
+        self.resting, count = 0.0, self.send_output(BACKLOG_LIMIT - len(self.keeper.outbox))
+        if 0 < count < SMALL_OUTPUT and self.is_steady(now):
+            self.resting = now + self.spec.timings.pace
+
+    def send_output(self, most: int) -> int:
+        """Sends what is in the pipe to the keeper, a little more than so many bytes at most; how many it sent. All that
+        is in it now is no more than `output_pipe.SIZE`: what a rank wrote comes before its end."""
+        count = 0
+        while count < most:
             data = self.output.take_frames()
             if not data:
                 break
             self.keeper.send_output(data)
             count += len(data)
-        if 0 < count < SMALL_OUTPUT and self.is_steady(now):
-            self.resting = now + self.spec.timings.pace
-
-    def pass_written_output_on(self) -> None:
-        """All that is in the pipe now, however much waits for the keeper: what a rank wrote comes before its end."""
-        count = self.output.measure_content()
-        while count > 0:
-            data = self.output.take_frames()
-            if not data:
-                break
-            self.keeper.send_output(data)
-            count -= len(data)
+        return count
 
     def list_wakeup_sources(self) -> "List[Any]":
         """Returns what wakes us at once: the keeper's message, and the end of a wrapper or a proxy (where the kernel
@@ -328,7 +323,7 @@ class Guard:
         """Passes on what the ranks' wrappers wrote, and notices wrappers that died without a record."""
         records = self.ranks.take_records(self.last)
         if any(isinstance(record, rank_records.RankEnded) for record in records):
-            self.pass_written_output_on()
+            self.send_output(output_pipe.SIZE)
         for record in records:
             self.report(record)
 
@@ -350,7 +345,7 @@ class Guard:
         self.sampler = self.carrier = None
         procs.remove_cgroup(self.group)
         self.report_records()
-        self.pass_written_output_on()
+        self.send_output(output_pipe.SIZE)
         for path in self.ranks.shared_memory if not left else ():
             with suppress(OSError):
                 os.unlink(path)

@@ -3,10 +3,8 @@
 All wrappers share it: each writes frames, which the kernel never interleaves (`protocol.frames.FRAME`). They open it by
 its path below the guard's process, so that no file system has to have named pipes."""
 
-import array
 import fcntl
 import os
-import termios
 from contextlib import suppress
 
 from ipexctl.protocol.frames import FRAME, compile_frame_pattern, find_frame_end
@@ -30,12 +28,6 @@ class OutputPipe:
 
     def fileno(self) -> int:
         return self.reader
-
-    def measure_content(self) -> int:
-        """Returns how many bytes are in it."""
-        count = array.array("i", [0])
-        fcntl.ioctl(self.reader, termios.FIONREAD, count)
-        return count[0]
 
     def take_frames(self) -> bytes:
         """Whole frames; nothing where there is none."""
