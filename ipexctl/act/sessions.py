@@ -5,7 +5,6 @@ killed, or the link is cut) its input ends, and it undoes what it had not finish
 
 import logging
 import math
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -99,13 +98,10 @@ class Session(AbstractContextManager["Session"]):
 
     def end(self) -> None:
         """Ends its input and waits until the program has ended, so that its lock is free when this returns."""
-        with suppress(ValueError, OSError, LinkError):
+        with suppress(ValueError, OSError, LinkError), StallTimer(self.close, _EXIT_TIMEOUT):
             self._channel.end_input()
-            timer = threading.Timer(_EXIT_TIMEOUT, self.close)
-            timer.start()
             for _ in self._channel:
                 pass
-            timer.cancel()
         self.close()
 
     def __exit__(self, *_: object) -> None:

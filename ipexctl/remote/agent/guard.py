@@ -355,7 +355,7 @@ class Guard:
             files.remove_directory(self.directory)  # before the run may end: then nothing is left here
         self.report(messages.Cleaned(describe_processes(left), strays))
         if not stay:
-            self.keeper.finish(self.spec.timings.flush)
+            list(self.keeper.finish(self.spec.timings.flush))
 
     def has_output(self) -> bool:
         """Returns whether the ranks' output is here: this host leads, or has led."""

@@ -2,10 +2,8 @@
 not. What it says the guard passes on to the keeper; it ends when the guard ends what it says to it, or dies."""
 
 import os
-import select
 import signal
 import socket
-import time
 from contextlib import suppress
 from typing import Callable, Iterator, Optional
 
@@ -29,12 +27,7 @@ class Helper(rpc.Wire):
 
     def end(self, patience: float) -> "Iterator[Message]":
         """Yields its last words, for which it has so many seconds; then it is ended."""
-        with suppress(OSError):  # it has ended already
-            self.sock.shutdown(socket.SHUT_WR)
-        until = time.monotonic() + patience
-        while self.open and time.monotonic() < until:
-            select.select([self], [], [], max(0.0, until - time.monotonic()))
-            yield from self.receive()
+        yield from self.finish(patience)
         procs.send_signal([self.process], signal.SIGKILL)
         self.close()
 

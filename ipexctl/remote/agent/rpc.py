@@ -109,15 +109,14 @@ class Wire:
             select.select([], [self], [], 0.1)
             self.flush()
 
-    def finish(self, seconds: float) -> None:
-        """The same, then waits for as long until the other side has closed: what is on its way to it would be lost if
-        this process ended before it has read all that came, as pings do until then."""
+    def finish(self, seconds: float) -> "Iterator[Any]":
+        """The same, then yields what comes for as long, until the other side has closed: what is on its way to it would
+        be lost if this process ended before it has read all that came, as pings do until then."""
         self.drain(seconds)
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
         until = time.monotonic() + seconds
-        while self.wait(until - time.monotonic()) is not None:
-            pass
+        yield from iter(lambda: self.wait(until - time.monotonic()), None)
 
     def receive(self) -> "Iterator[Received]":
         """Messages received since the last call; closes the wire at its end or at a line that is no object, and as

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.protocol import journal, messages
@@ -523,23 +522,6 @@ def check_states(states: Iterable[ks.RunPhase]) -> None:
     for before, after in pairwise(states):
         near = ks.TRANSITIONS[before]
         assert after is before or after in near or any(after in ks.TRANSITIONS[state] for state in near)
-
-
-@given(steps)
-def test_any_order_of_joins_losses_deaths_and_stops_ends_in_done(history_of: list[tuple[float, ks.Input]]) -> None:
-    history = History()
-    for seconds, what in history_of:
-        history.after(seconds, what)
-    history.feed(messages.StopRun("enough"))
-    for _ in range(5):
-        history.after(60.0)
-    check_states(history.states)
-    assert history.at(ks.RunPhase.DONE)
-    closed = [action.end for action in history.actions if isinstance(action, ks.Close)]
-    assert len(closed) == 1
-    assert closed[0].reason
-    records = history.records(RankEnded)
-    assert {end.rank for end in records} <= set(HOST_OF)
 
 
 def tells(history: History, *records: RankWorld | RankAlone) -> History:

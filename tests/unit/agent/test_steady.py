@@ -203,7 +203,7 @@ def test_the_last_words_of_a_guard_are_not_taken_back_for_what_it_has_not_read()
     wire.send(messages.Cleaned([]))
 
     def end() -> None:
-        wire.finish(10.0)
+        list(wire.finish(10.0))
         wire.close()
 
     ending = threading.Thread(target=end)
