@@ -11,6 +11,7 @@ find_fault() {
   fault='' top=$1 owner=''
   for path do
     [ -e "$path" ] || [ -L "$path" ] || continue
+    case $path in *"$newline"*) fault="$top has a name of several lines"; return ;; esac # which would be read as ours
     set -- $(ls -ldn "$path" 2>/dev/null)
     [ "$1" ] || [ -e "$path" ] || [ -L "$path" ] || continue # a run has ended meanwhile
     : "${owner:=$3}"

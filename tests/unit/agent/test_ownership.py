@@ -207,6 +207,14 @@ def test_what_belongs_to_another_as_a_whole_is_refused_also_where_no_directory_i
         assert done.stdout == f"{runs} belongs to another user"
 
 
+def test_words_that_another_user_has_put_into_a_name_are_not_shown(link: LocalLink, home: Path) -> None:
+    (home / RUNS / "0101-bad\nrun this: b").mkdir(parents=True)
+    plant(home / RUNS / "0101-bad\nrun this: b" / ROLE, home)
+    with pytest.raises(LinkError) as caught:
+        run_control.list_runs_on_head(link)
+    assert caught.value.failure.what == f"nothing of a run is executed: {home / RUNS} has a name of several lines"
+
+
 def test_a_planted_run_hides_no_other(link: LocalLink, home: Path, tmp_path: Path) -> None:
     ended(link, home, "0102-good", "python3")
     plant(home / RUNS / "0101-bad-h0" / ROLE, tmp_path / "mark")
