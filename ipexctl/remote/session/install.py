@@ -651,8 +651,16 @@ def prove_token(token: str, role: str, question: str) -> bytes:
 
 
 def is_confirmed(base: str, token: str) -> bool:
-    """Returns whether the host that decides stays with the new environment. It answers 404 until it knows, and not at
-    all after it has gone back; who does not know the token cannot answer in its place."""
+    """Returns whether the host that decides stays with the new environment, which it says in time. It answers 404 until
+    it knows, and not at all after it has gone back; who does not know the token cannot answer in its place."""
+    answers: List[bool] = []
+    asking = threading.Thread(target=lambda: answers.append(_ask_for_confirmation(base, token)), daemon=True)
+    asking.start()
+    asking.join(2 * CONFIRM_TIMEOUT)  # an answer may be one without an end, and this host holds the lock
+    return answers == [True]
+
+
+def _ask_for_confirmation(base: str, token: str) -> bool:
     import http.client  # as above
     import urllib.error
     import urllib.request

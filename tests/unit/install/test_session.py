@@ -293,6 +293,29 @@ def test_only_the_host_that_decides_can_confirm_a_switch(tmp_path: Path) -> None
     assert not any(b"s3cr3t-token" in request for request in asked)
 
 
+def test_an_answer_without_an_end_confirms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host waited for it with the lock of its environment."""
+    monkeypatch.setattr(install, "CONFIRM_TIMEOUT", 0.5)
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_slowly() -> None:
+            visitor, _ = listener.accept()
+            question = visitor.recv(1 << 16).split()[1][1:].decode()
+            visitor.sendall(b"HTTP/1.0 200 OK\r\nA: ")
+            for _ in range(100):
+                if not over.wait(0.1):
+                    visitor.sendall(b"a")
+            with suppress(OSError), visitor:
+                visitor.sendall(b"\r\n\r\n" + install.prove_token("t", "stays", question))
+
+        thread = threading.Thread(target=answer_slowly, daemon=True)
+        thread.start()
+        assert not install.is_confirmed(f"http://127.0.0.1:{listener.getsockname()[1]}", "t")
+        over.set()
+        thread.join()
+
+
 def test_where_a_file_system_has_no_locks_an_install_does_not_begin(tmp_path: Path) -> None:
     """Some homes over NFS answer ENOLCK; two installs at once would spoil each other's environments."""
     without = (
