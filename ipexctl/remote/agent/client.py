@@ -42,6 +42,7 @@ def _ask_keeper(directory: str, spec: "RunSpec", message: "Message") -> "Optiona
 def list_runs(argv: "List[str]") -> int:
     """``list BASE``: prints a `RunListing`: the runs whose head this host is, and orphaned directories."""
     base, runs, orphans = argv[0], [], []
+    living = {procs.read_run(pid) for pid in procs.list_processes() if pid != os.getpid()}
     for name in sorted(os.listdir(base)):
         directory = os.path.join(base, name)
         try:
@@ -55,7 +56,7 @@ def list_runs(argv: "List[str]") -> int:
         if files.belongs_to_other_host(directory):
             continue
         if spec.head is None:
-            lives = procs.find_marked(procs.format_run_mark(spec.run))
+            lives = spec.run in living
             if not lives and not files.is_fresh(directory):
                 orphans.append(messages.OrphanDirectory(spec.run, directory))
             if not lives or len(spec.leaders) < 2:
