@@ -15,6 +15,7 @@ from ipexctl.remote.agent import procs
 
 LIMIT = 10.0  # seconds for one call of the command
 QUEUE_LIMIT = 100  # notices that wait for it
+LISTED = 500  # hosts and ranks that are listed: more would be more than a pipe takes at once
 MASK = "***"
 RESULTS = {
     journal.Reason.DONE: "ok",
@@ -80,7 +81,8 @@ class NoticeQueue:
             for secret in self.spec.head_spec.secrets:
                 text = text.replace(secret, MASK)
             text = "".join(char if char.isprintable() else "?" for char in text)
-            value = dict(notice._asdict(), text=text[:600], at=record.at or time.time(), verb="run")
+            notice = notice._replace(text=text[:600], hosts=notice.hosts[:LISTED], ranks=notice.ranks[:LISTED])
+            value = dict(notice._asdict(), at=record.at or time.time(), verb="run")
             self.waiting.append(dict(value, title=self.spec.title, run=self.spec.run, host=self.spec.host))
 
     def work(self, now: float) -> None:

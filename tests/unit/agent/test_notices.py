@@ -94,6 +94,16 @@ def test_what_a_rank_writes_is_one_harmless_line_without_secrets(tmp_path: Path)
     assert text == "train.py: rank 1 on a failed (exit code 1): key *** refused?]0;x? ? ?"
 
 
+def test_of_thousands_of_ranks_no_more_are_listed_than_a_pipe_takes(tmp_path: Path) -> None:
+    """The command got half an object."""
+    queue, _ = make_queue(tmp_path, "sh", "-c", "cat >> notices")
+    queue.note_record(journal.Launched(1, 2, placed={f"node{each}": list(range(20)) for each in range(1000)}))
+    queue.finish()
+    value = json.loads((tmp_path / "notices").read_text())
+    assert (len(value["hosts"]), len(value["ranks"])) == (500, 500)
+    assert value["text"] == "train.py: started, ranks: 20000, hosts: 1000"
+
+
 @pytest.mark.parametrize(
     ("word", "why"), [("/no/such/command", "no such file or directory"), ("false", "exit status 1")]
 )
