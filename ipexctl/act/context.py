@@ -6,10 +6,11 @@ once, not counting hosts that are slow to connect: all dead hosts together cost 
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,14 +37,24 @@ class RecordLocation:
         return f"{name}.{self.runs}" if self.runs > 1 else name
 
 
+class Limits(Record):
+    """``stall`` seconds without progress end an attempt, ``tries`` are made, a probe takes ``probe`` seconds."""
+
+    stall: float = 60.0
+    tries: int = 3
+    probe: float = 5.0
+
+
 class Context(Record):
     """``links`` opens hosts; ``state`` holds the user's runs, ``cache`` what can be fetched again. ``bound`` is how
-    many hosts are worked on at once."""
+    many hosts are worked on at once. ``environ`` are this machine's variables, also for pip's and uv's settings."""
 
     links: Opener
     state: Path
     cache: Path
     bound: int = 32
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    limits: Limits = Limits()  # of downloads
     clock: Callable[[], float] = field(default=time.time)
     interrupts: Interrupts = field(default_factory=Interrupts)
     saved: RecordLocation = field(default_factory=RecordLocation)

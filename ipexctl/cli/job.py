@@ -57,7 +57,7 @@ def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: options.
     hostless = task.explain is not None or task.recorded
     inventory = Inventory(()) if hostless else hosts.read_inventory()
     ask = confirm if _can_ask(task) else None
-    return doctor(task, inventory, context, ask=ask, environ=os.environ, alone=True)
+    return doctor(task, inventory, context, ask=ask, alone=True)
 
 
 @command(
@@ -71,7 +71,7 @@ def install(context: Context, hosts: HostSelection, task: Install, flags: option
     from ipexctl.verbs.install.install import install
 
     task = replace(task, check=task.check or flags.dry_run)
-    return install(task, hosts.read_inventory(), context, environ=os.environ, builds=True)
+    return install(task, hosts.read_inventory(), context, builds=True)
 
 
 @command(
@@ -146,7 +146,7 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
     others = task.module or task.program or not task.script.endswith(".py")  # whose own options may have these names
     misplaced = [] if others else _find_misplaced_options(ctx, task.args, task.script)
     hosts.warnings += [*ctx.meta.get(_TRANSLATION, ()), *misplaced]
-    return run(task, inventory, context, os.environ, dry=flags.dry_run or flags.emit is not None, emit=flags.emit)
+    return run(task, inventory, context, dry=flags.dry_run or flags.emit is not None, emit=flags.emit)
 
 
 @command(
@@ -163,7 +163,7 @@ def tune(ctx: typer.Context, context: Context, hosts: HostSelection, task: Tune,
 
     inventory = hosts.read_inventory()
     hosts.warnings += _find_misplaced_options(ctx, task.args, task.script) if task.script.endswith(".py") else []
-    return tune(task, inventory, context, os.environ, dry=flags.dry_run, resume=flags.resume)
+    return tune(task, inventory, context, dry=flags.dry_run, resume=flags.resume)
 
 
 def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...], script_name: str) -> list[str]:
@@ -280,7 +280,7 @@ def wheels_fetch(context: Context, task: Wheels, flags: options.DryRunFlags) -> 
     """Download the wheels of one release into a local directory. install --wheels then needs no index."""
     from ipexctl.verbs.install.wheels import wheels_fetch
 
-    return wheels_fetch(task, context, environ=os.environ, dry=flags.dry_run)
+    return wheels_fetch(task, context, dry=flags.dry_run)
 
 
 @command(app, "exec", script=True, examples=("-- uptime", "--limit node[1-3] 'df -h /data | tail -1'"))

@@ -85,7 +85,7 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     options = PlayOptions(**same, dry=flags.dry_run, hosts=chosen, again=again, command=command)
     if flags.list_steps:
         return list_steps(book, inventory, options)
-    return play(book, inventory, context, os.environ, options)
+    return play(book, inventory, context, options)
 
 
 @command(app, "fetch", acting=True, examples=("'checkpoints/*.pt' --from rank:0", "logs --into results --dry-run"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import typer
@@ -62,7 +61,7 @@ def lab_demo(context: Context, flags: DemoFlags) -> Workflow:
     """Train on an embedded cluster on this machine. Lab up, doctor, install, sync, run, lab down."""
     from ipexctl.verbs.demo import demo
 
-    return demo(flags.hosts, flags.stack, context, os.environ, keep=flags.keep)
+    return demo(flags.hosts, flags.stack, context, keep=flags.keep)
 
 
 @command(
@@ -90,7 +89,7 @@ def bench(context: Context, hosts: HostSelection, task: Bench, flags: DryRunFlag
     """Measure BERT on the hosts, in fp32 and bf16. By stock torch, torch.compile and IPEX, as one study."""
     from ipexctl.verbs.bench import bench
 
-    return bench(task, hosts.read_inventory(), context, os.environ, dry=flags.dry_run)
+    return bench(task, hosts.read_inventory(), context, dry=flags.dry_run)
 
 
 @command(app, "migrate", examples=("train.py", "train.py --json"))

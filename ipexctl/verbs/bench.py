@@ -1,6 +1,5 @@
 """``ipexctl bench bert``: BERT in fp32 and bf16, by stock torch, torch.compile and IPEX, as one study."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,9 +34,7 @@ class FormStudy(HostStudy):
         return max(self.started.budget - self.watch(), 60.0)
 
 
-def bench(
-    task: Bench, inventory: Inventory, context: Context, environ: Mapping[str, str], *, dry: bool = False
-) -> Workflow[None]:
+def bench(task: Bench, inventory: Inventory, context: Context, *, dry: bool = False) -> Workflow[None]:
     """Measures each form that the hosts can compute, in turn with stock torch in fp32, and yields a `TuneAnswer`."""
     if task.plot:
         check_destination(Path(task.plot))
@@ -52,7 +49,8 @@ def bench(
         stall_warn=0.0,
         metrics_every=0.0,
     )
-    prepared = yield from prepare_run("bench", read_request(base, environ, dry=dry, emit=None), inventory, context)
+    request = read_request(base, context.environ, dry=dry, emit=None)
+    prepared = yield from prepare_run("bench", request, inventory, context)
     if prepared is None:
         return
     settings = Tune(script=base.script, metric="samples_s", steps=task.steps, budget=f"{task.time_limit:g}s")

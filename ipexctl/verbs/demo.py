@@ -1,6 +1,5 @@
 """``ipexctl lab demo``: a training from installation to results, on a cluster of servers on this machine."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from ipexctl.act.bundled_files import find_bundled_file
@@ -15,9 +14,9 @@ from ipexctl.verbs.play.play import play
 PLAYBOOKS = {"native": "demo.yaml", "ipex": "demo-ipex.yaml"}
 
 
-def demo(hosts: int, stack: str, context: Context, environ: Mapping[str, str], *, keep: bool = False) -> Workflow[None]:
+def demo(hosts: int, stack: str, context: Context, *, keep: bool = False) -> Workflow[None]:
     """Starts a lab, plays a stack's playbook on it and stops the lab, also after a failure; ``keep`` leaves it up."""
-    book = read_playbook(str(find_bundled_file("playbooks", PLAYBOOKS[stack])), environ=environ, cwd=Path.cwd())
+    book = read_playbook(str(find_bundled_file("playbooks", PLAYBOOKS[stack])), environ=context.environ, cwd=Path.cwd())
     directory = context.state / "lab"
     yield Started("demo", "installation and training on servers of this machine", ())
     if (yield from run_nested(lab.up(hosts, directory))) is None:
@@ -26,7 +25,7 @@ def demo(hosts: int, stack: str, context: Context, environ: Mapping[str, str], *
     exit, hostfile = Exit.OK, str(directory / "hostfile")
     try:
         inventory = select_hosts(hostfile=hostfile, hosts=None, limit=None, environ={}, cwd=Path.cwd())
-        workflow = play(book, inventory, context, environ)  # its answer is the demo's
+        workflow = play(book, inventory, context)  # its answer is the demo's
         exit = yield from run_nested(workflow, lambda event: not isinstance(event, Ended))
     finally:
         context.links.close()

@@ -45,13 +45,7 @@ _MORE_PATIENCE = 30.0  # and so many seconds
 
 
 def tune(
-    task: Tune,
-    inventory: Inventory,
-    context: Context,
-    environ: Mapping[str, str],
-    *,
-    dry: bool = False,
-    resume: str | None = None,
+    task: Tune, inventory: Inventory, context: Context, *, dry: bool = False, resume: str | None = None
 ) -> Generator[Event, None, None]:
     """Tries launches and yields a `TuneAnswer`; ``resume`` names a saved study to go on with. Raises `UsageError`."""
     earlier: Sequence[CandidateTried] = ()
@@ -69,7 +63,7 @@ def tune(
     if into.exists() and k.MARK not in read_input(into).text.splitlines():
         raise UsageError(f"--into {printable(str(into), 300)} would replace a file that tune did not write")
     import_optuna()
-    request = read_request(base, environ, dry=dry, emit=None)
+    request = read_request(base, context.environ, dry=dry, emit=None)
     text = base.script if base.module else read_script(request.script)[0]
     prepared = yield from prepare_run("tune", request, inventory, context)
     if prepared is None:
@@ -171,7 +165,7 @@ class HostStudy(Study):
         """Returns what the launch with these values is computed from, ended after ``limit`` s. Raises `UsageError`."""
         task, starts = self.make_task(values), self._prepared.starts
         task = replace(task, time_limit=limit, lease=task.lease or _LEASE, grace=min(task.grace, _GRACE))
-        request = read_request(task, self._prepared.request.environ, dry=False, emit=None)
+        request = read_request(task, self._context.environ, dry=False, emit=None)
         starts = tuple(replace(start, args=task.args) for start in starts)
         return replace(self._prepared, request=request, starts=starts)
 

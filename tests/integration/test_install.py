@@ -22,10 +22,10 @@ from typing import Any
 
 import pytest
 
-from ipexctl.act.context import Context
+from ipexctl.act.context import Context, Limits
 from ipexctl.act.packages.download import download_wheels, measure_sizes, probe_index
 from ipexctl.act.packages.resolve import find_uv, find_uv_for_hosts
-from ipexctl.act.packages.sources import Limits, Sources
+from ipexctl.act.packages.sources import Sources
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.act.threads import start_thread
 from ipexctl.decide.launch.mpi_launchers import switch_launcher
@@ -106,12 +106,11 @@ class Bench:
             asked.setdefault("index_url", index.url)
         hosts = tuple(Host(name, "localhost", vars={"local": "yes"}) for name in self.names)
         here = Here(dict.fromkeys(self.names, self.path / "home"))
-        context = Context(here, self.path / "state", self.path / "cache")
+        context = self.make_context(here)
         events: list[Event] = []
         refusal = None
         try:
-            inventory, own = Inventory(hosts), self.environ
-            for event in install(Install(**asked), inventory, context, environ=own, limits=self.limits, builds=builds):
+            for event in install(Install(**asked), Inventory(hosts), context, builds=builds):
                 events.append(event)
         except UsageError as error:
             refusal = error
@@ -125,12 +124,16 @@ class Bench:
         assert played.exit == Exit.OK, (played.refusal, played.failures())
         return played
 
+    def make_context(self, here: Here) -> Context:
+        places = self.path / "state", self.path / "cache"
+        return Context(here, *places, environ=self.environ, limits=self.limits)
+
     def tell(self, verb: Callable[[Inventory, Context], Iterable[Event]]) -> Played:
         """Another verb, on the same hosts."""
         hosts = tuple(Host(name, "localhost", vars={"local": "yes"}) for name in self.names)
         here = Here(dict.fromkeys(self.names, self.path / "home"))
         try:
-            return Played(list(verb(Inventory(hosts), Context(here, self.path / "state", self.path / "cache"))))
+            return Played(list(verb(Inventory(hosts), self.make_context(here))))
         finally:
             here.close()
 
@@ -473,10 +476,10 @@ def test_a_row_whose_own_index_is_down_is_refused_with_the_ways_to_have_it(bench
     wished = resolve_stack(StackRequest(), {}, load_releases())
     closed = "http://127.0.0.1:9/simple"
     stack = replace(wished, indexes=tuple(replace(one, url=closed) for one in wished.indexes))
-    context = Context(Here({}), bench.path / "state", bench.path / "cache")
     environ = bench.environ | {"UV_DEFAULT_INDEX": index.url}
+    context = replace(bench.make_context(Here({})), environ=environ, limits=HASTY)
     with pytest.raises(UsageError) as caught:
-        list(load_or_create_lock(LockRequest(Install(), stack, context, environ, HASTY)))
+        list(load_or_create_lock(LockRequest(Install(), stack, context)))
     refusal = caught.value
     assert refusal.exit == Exit.STEP
     assert f"this index does not answer: {closed}" in refusal.reasons
@@ -744,7 +747,8 @@ class Loading:
 import os, threading
 from pathlib import Path
 from ipexctl.act.packages.download import download_wheels
-from ipexctl.act.packages.sources import Limits, Sources
+from ipexctl.act.context import Limits
+from ipexctl.act.packages.sources import Sources
 from ipexctl.model.errors import UsageError
 from ipexctl.model.wheels import Wheel
 wheel = Wheel("torch", "2.8.0", {url!r}, {self.built.sha256!r}, {len(self.built.data)})
@@ -988,7 +992,7 @@ def test_fetched_wheels_are_enough_to_install_without_any_index(bench: Bench, in
     task = Wheels(directory=str(house), **asked)
 
     def download_wheels() -> Played:
-        return bench.tell(lambda _, context: wheels_fetch(task, context, environ=bench.environ, limits=QUICK))
+        return bench.tell(lambda _, context: wheels_fetch(task, context))
 
     fetched = download_wheels()
     assert fetched.exit == Exit.OK

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from ipexctl.act.context import Context
-from ipexctl.act.packages.sources import Limits
+from ipexctl.act.context import Context, Limits
 from ipexctl.decide.releases.table import ReleaseTable
 from ipexctl.model.events import Event, StepEnded
 from ipexctl.model.hosts import Host, Link
@@ -50,15 +49,16 @@ class Workspace:
 
     @property
     def context(self) -> Context:
-        return Context(NoHosts(), self.path / "state", self.path / "cache")
+        places = self.path / "state", self.path / "cache"
+        return Context(NoHosts(), *places, environ=self.environ, limits=LIMITS)
 
     def choose(self, request: StackRequest, **task: Any) -> tuple[Stack, list[Event]]:
         """The stack that install would take, and what it showed."""
         install = Install(**task)
-        return run(resolve_available(request, {}, self.rows, install, self.context, self.environ, LIMITS))
+        return run(resolve_available(request, {}, self.rows, install, self.context))
 
     def lock(self, stack: Stack) -> None:
-        run(load_or_create_lock(LockRequest(Install(), stack, self.context, self.environ, LIMITS)))
+        run(load_or_create_lock(LockRequest(Install(), stack, self.context)))
 
 
 T = TypeVar("T")

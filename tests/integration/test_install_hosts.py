@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.act.context import Context
-from ipexctl.act.packages.sources import Limits
+from ipexctl.act.context import Context, Limits
 from ipexctl.act.ssh import Links
 from ipexctl.decide.diagnosis.known_errors import ErrorMatch, make_diagnosis
 from ipexctl.decide.parsing import limit_inventory
@@ -52,10 +51,11 @@ class Site:
         task = Install(**{**asked, "index_url": index.url, **wish})
         environ = {"HOME": str(self.path / "home"), "PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null"}
         links = Links(known_hosts=self.cluster.known_hosts, config=None)
-        context = Context(links, self.path / "state", self.path / "cache")
+        places = self.path / "state", self.path / "cache"
+        context = Context(links, *places, environ=environ, limits=self.limits)
         events: list[Event] = []
         try:
-            story = install(task, self.inventory, context, environ=environ, limits=self.limits)
+            story = install(task, self.inventory, context)
             for event in story:
                 self.on_event(event)
                 events.append(event)

@@ -53,7 +53,7 @@ def test_a_wheelhouse_brings_impi_to_hosts_without_a_way_out(tmp_path: Path, ind
     bench = Bench(tmp_path / "one")
     version = "{}.{}".format(*sys.version_info)
     task = Wheels(directory=str(house), torch="2.8.0", track="native", python=(version,), index_url=index.url)
-    fetched = bench.tell(lambda _, context: wheels_fetch(task, context, environ=bench.environ, limits=bench.limits))
+    fetched = bench.tell(lambda _, context: wheels_fetch(task, context))
     assert fetched.exit == Exit.OK, fetched.events
     assert {path.name.partition("-")[0] for path in house.glob("*.whl")} >= {"impi_torch", "mpi4py", "torch"}
     offline = replace(bench, path=tmp_path / "two")

@@ -52,10 +52,11 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Install
 from ipexctl.verbs.install.install import install
 inventory = Inventory(tuple(Host(name, address, user="root", key=key) for name, address, key in hosts))
-context = Context(Links(known_hosts=Path(known_hosts), config=None), Path(path, "state"), Path(path, "cache"))
+links = Links(known_hosts=Path(known_hosts), config=None)
 environ = {"HOME": path + "/home", "PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null"}
+context = Context(links, Path(path, "state"), Path(path, "cache"), environ=environ)
 met = False
-for event in install(Install(**asked), inventory, context, environ=environ):
+for event in install(Install(**asked), inventory, context):
     if not met and (type(event).__name__, getattr(event, "step", "")) == (kind, step):
         met = True
         if after < 0:

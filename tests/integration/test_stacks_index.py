@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from ipexctl.act.context import Limits
 from ipexctl.act.packages.resolve import WheelTarget, find_uv, resolve_wheels
-from ipexctl.act.packages.sources import Limits, read_pip_settings
+from ipexctl.act.packages.sources import read_pip_settings
 from ipexctl.data import read_data
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.decide.releases.table import get_minor_version, parse_table, parse_version

@@ -19,7 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 import urllib3
 
-from ipexctl.act.packages.sources import Limits, Sources, redact_url
+from ipexctl.act.context import Limits
+from ipexctl.act.packages.sources import Sources, redact_url
 from ipexctl.act.threads import start_thread
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError

@@ -23,8 +23,9 @@ from urllib.parse import unquote, urlsplit
 from packaging.pylock import Package, Pylock, PylockValidationError
 from packaging.version import Version
 
+from ipexctl.act.context import Limits
 from ipexctl.act.packages.download import SourceArchive, download_archive, download_wheels, get_local_wheel_path
-from ipexctl.act.packages.sources import Limits, Sources
+from ipexctl.act.packages.sources import Sources
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.json_values import Record, parse_json, to_json

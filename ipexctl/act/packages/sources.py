@@ -13,18 +13,11 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from ipexctl.act.context import Limits
 from ipexctl.act.inputs import expand_home
 from ipexctl.model.json_values import Record, field
 
 _UV_SOURCES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
-
-
-class Limits(Record):
-    """``stall`` seconds without progress end an attempt, ``tries`` are made, a probe takes ``probe`` seconds."""
-
-    stall: float = 60.0
-    tries: int = 3
-    probe: float = 5.0
 
 
 class Sources(Record):

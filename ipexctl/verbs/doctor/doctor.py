@@ -51,12 +51,11 @@ def doctor(
     context: Context,
     *,
     ask: "Ask | None" = None,
-    environ: Mapping[str, str] | None = None,
     alone: bool = False,
 ) -> Workflow[None]:
     """Probes and checks the hosts. Without hosts: ``task.recorded`` checks saved probes, ``task.explain`` a code.
-    ``ask`` puts a question to the user, for ``task.fix``. ``environ`` is this machine's, for an install. ``alone`` says
-    that nobody uses the links after this command. Ends 0 if the hosts are fit, 4 with a finding of level error, 3 if a
+    ``ask`` puts a question to the user, for ``task.fix``. ``alone`` says that nobody uses the
+    links after this command. Ends 0 if the hosts are fit, 4 with a finding of level error, 3 if a
     host could not be reached or trusted."""
     if task.explain is not None:
         text = explain_finding(task.explain, load_catalogue())
@@ -84,9 +83,9 @@ def doctor(
     if task.fix and confirm and cluster.facts:
         from ipexctl.verbs.doctor.fix import apply_fixes
 
-        findings, env = run_checks(cluster, catalogue), environ or {}
+        findings = run_checks(cluster, catalogue)
         hosts = Inventory(tuple(host for host in inventory if host.name in cluster.facts), inventory.source)
-        flow = apply_fixes(findings, catalogue, hosts, cluster.facts, context, ask=confirm, venv=task.venv, environ=env)
+        flow = apply_fixes(findings, catalogue, hosts, cluster.facts, context, ask=confirm, venv=task.venv)
         fixed, failed = yield from flow
         if fixed:  # findings of before the fixes are out of date
             results |= yield from _probe_for_checks(task, hosts, context, {})

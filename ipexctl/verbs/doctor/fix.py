@@ -33,10 +33,9 @@ def apply_fixes(
     *,
     ask: Ask,
     venv: str | None,
-    environ: Mapping[str, str],
 ) -> Workflow[tuple[list[AppliedFix], list[Failure]]]:
     """Returns what was done, and what failed. Only hosts with ``facts`` are touched. ``ask`` is given a question and
-    says whether it is to be done. ``environ`` is the controller's, for install."""
+    says whether it is to be done."""
     fixed: list[AppliedFix] = []
     failed: list[Failure] = []
     for finding in findings:
@@ -64,7 +63,7 @@ def apply_fixes(
         reached = limit_inventory(reached, ",".join(repair.hosts))
     if ask(_format_question(missing[0], hosts, command)):
         outcome = yield from run_nested(
-            install(Install(venv=venv, like=repair.model if repair else None), reached, context, environ=environ)
+            install(Install(venv=venv, like=repair.model if repair else None), reached, context)
         )
         if outcome.changed:
             fixed.append(AppliedFix(missing[0].code, outcome.changed, command))

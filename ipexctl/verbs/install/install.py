@@ -4,7 +4,6 @@ switched everywhere.
 Observe the hosts, choose a release, lock its wheels, inspect each host, plan; then build on one host of each file
 system, import on all, write the marker last, and switch when all are ready."""
 
-import os
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.packages.download import locate_wheel
 from ipexctl.act.packages.resolve import Tool, find_uv, find_uv_for_hosts, forget_lock
-from ipexctl.act.packages.sources import Limits, is_unencrypted, redact_url
+from ipexctl.act.packages.sources import is_unencrypted, redact_url
 from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.decide.parsing.input_errors import suggest_nearest
 from ipexctl.decide.planning import extend
@@ -72,27 +71,19 @@ class RequestedInstall(NamedTuple):
     locked: Lock | None  # the user's lock file
 
 
-def install(
-    task: Install,
-    inventory: Inventory,
-    context: Context,
-    *,
-    environ: Mapping[str, str] = os.environ,
-    limits: Limits = Limits(),
-    builds: bool = False,
-) -> Workflow[InstallAnswer]:
-    """Returns what `Answer` holds. ``environ`` has pip's and uv's settings; ``builds``: wheels of local projects may be
-    built on this machine, which a playbook of somebody else must not do. Raises `UsageError`: exit 2 before anything
-    is contacted, exit 4 before anything is changed."""
-    requested = _read_request(task, inventory, environ, builds)
+def install(task: Install, inventory: Inventory, context: Context, *, builds: bool = False) -> Workflow[InstallAnswer]:
+    """Returns what `Answer` holds. ``builds``: wheels of local projects may be built on this machine, which a playbook
+    of somebody else must not do. Raises `UsageError`: exit 2 before anything is contacted, exit 4 before anything is
+    changed."""
+    requested = _read_request(task, inventory, context.environ, builds)
     table, request = load_releases(), requested.request
     resolve_stack(request, {}, table)  # a combination that exists nowhere is refused before any host is contacted
     yield make_started("install", _make_title(requested.task, request), inventory, requested.task.venv)
     yield events.PhaseStarted(1, 0, _FIRST_PHASE)
-    sources = lock.read_sources(requested.task, environ, limits)
+    sources = lock.read_sources(requested.task, context)
     requested = requested._replace(task=(yield from build_projects(requested.task, context.cache, sources)))
     try:
-        job = yield from _choose_wheels(requested, inventory, context, table, environ, limits)
+        job = yield from _choose_wheels(requested, inventory, context, table)
         try:
             return (yield from _install_stack(job))
         finally:
@@ -126,12 +117,7 @@ def _read_request(task: Install, inventory: Inventory, environ: Mapping[str, str
 
 
 def _choose_wheels(
-    requested: RequestedInstall,
-    inventory: Inventory,
-    context: Context,
-    table: ReleaseTable,
-    environ: Mapping[str, str],
-    limits: Limits,
+    requested: RequestedInstall, inventory: Inventory, context: Context, table: ReleaseTable
 ) -> Workflow[InstallJob]:
     """Observes the hosts, and chooses the release and its wheels. Raises `InstallStopped`, `UsageError`."""
     task, request, locked = requested
@@ -163,9 +149,9 @@ def _choose_wheels(
     if locked or base:
         stack = resolve_stack(request, facts, table)
     else:
-        stack = yield from lock.resolve_available(request, facts, table, task, context, environ, limits)
+        stack = yield from lock.resolve_available(request, facts, table, task, context)
     stack = yield from _choose_mpi(task, stack, [inventory[name] for name in facts], context, table, failed)
-    wanted = lock.LockRequest(task, stack, context, environ, limits, base)
+    wanted = lock.LockRequest(task, stack, context, base)
     if locked:
         chosen = lock.adopt_lock(locked.select(stack.arch), stack, context)
     else:

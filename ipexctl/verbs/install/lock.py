@@ -18,7 +18,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
 from ipexctl.act.packages import resolve as packages
 from ipexctl.act.packages.download import get_local_wheel_path, measure_sizes, probe_index
-from ipexctl.act.packages.sources import Limits, Sources, read_pip_settings, redact_url
+from ipexctl.act.packages.sources import Sources, read_pip_settings, redact_url
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.data import read_data
 from ipexctl.decide.planning.extend import pin_installed_release, read_package_name
@@ -41,8 +41,9 @@ _NO_MPI4PY = "no mpi4py 4 was found for these hosts where their wheels come from
 ONLY_INTEL = {"1.10.0"}  # releases of IPEX that the default package index has not
 
 
-def read_sources(task: Install, environ: Mapping[str, str], limits: Limits) -> Sources:
+def read_sources(task: Install, context: Context) -> Sources:
     """Returns the package sources of the user: flags before variables before files."""
+    environ, limits = context.environ, context.limits
     if task.wheels:
         folder = str(Path(task.wheels).absolute())
         return Sources(find_links=(folder,), no_index=True, environ=environ, limits=limits)
@@ -63,14 +64,12 @@ class LockRequest(Record):
     task: Install
     stack: Stack
     context: Context
-    environ: Mapping[str, str]
-    limits: Limits
     base: InstallMarker | None = None  # the environment whose versions are kept
     verb: str = "install"  # the command
 
     @property
     def sources(self) -> Sources:
-        task, sources = self.task, read_sources(self.task, self.environ, self.limits)
+        task, sources = self.task, read_sources(self.task, self.context)
         words = (task.index_url or "", *task.extra_index_url, *task.find_links)
         if self.context.by_playbook:
             return replace(sources, foreign=any(words))
@@ -84,7 +83,7 @@ class LockRequest(Record):
     def release_sources(self) -> Sources:
         """Package sources of the user for the packages that the version table has indexes for: without the further
         indexes and pages of pip's settings. Those are for other packages, and pip would mix them all."""
-        pip = Sources() if self.task.wheels else read_pip_settings(self.environ)
+        pip = Sources() if self.task.wheels else read_pip_settings(self.context.environ)
         pages = [link for link in pip.find_links if "://" in link and not link.startswith("file:")]
         every = self.sources
         return replace(
@@ -256,18 +255,12 @@ def adopt_lock(lock: Lock, stack: Stack, context: Context) -> Lock:
 
 
 def resolve_available(
-    request: StackRequest,
-    facts: Mapping[str, Facts],
-    table: ReleaseTable,
-    task: Install,
-    context: Context,
-    environ: Mapping[str, str],
-    limits: Limits,
+    request: StackRequest, facts: Mapping[str, Facts], table: ReleaseTable, task: Install, context: Context
 ) -> Workflow[Stack]:
     """As `resolve_stack`; an oneccl_bind_pt that nobody named only if the user's indexes or those of the table have it.
     They are not asked if the lock of that release is remembered. Raises `UsageError`."""
     stack = resolve_stack(request, facts, table)
-    lock = LockRequest(task, stack, context, environ, limits)
+    lock = LockRequest(task, stack, context)
     if not stack.release.oneccl or request.backend != "auto" or request.oneccl or lock.load():
         return stack
     step, sources, down = "look for oneccl_bind_pt", lock.release_sources, list[Index]()

@@ -3,13 +3,12 @@
 import os
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.act.packages.download import FETCH, fetch_wheels, locate_wheel
-from ipexctl.act.packages.sources import Limits
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.answers.install import WheelsAnswer
@@ -26,14 +25,7 @@ from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock, resolve
 from ipexctl.verbs.install.requirements import fix_requirements
 
 
-def wheels_fetch(
-    task: Wheels,
-    context: Context,
-    *,
-    environ: Mapping[str, str] = os.environ,
-    limits: Limits = Limits(),
-    dry: bool = False,
-) -> Workflow[None]:
+def wheels_fetch(task: Wheels, context: Context, *, dry: bool = False) -> Workflow[None]:
     """Fills ``task.directory``; wheels already present, byte for byte, are not fetched again. Raises `UsageError` as
     install does. ``ipexctl install --wheels DIRECTORY`` then needs no index."""
     task = fix_requirements(task)
@@ -52,10 +44,10 @@ def wheels_fetch(
     for wish in wishes:
         having = Python("python3", wish.python or resolve_stack(wish, {}, rows).python)
         host = {"host": Facts(glibc=task.glibc, pythons=(having,))}
-        stacks.append((yield from resolve_available(wish, host, rows, request, context, environ, limits)))
+        stacks.append((yield from resolve_available(wish, host, rows, request, context)))
     wanted: dict[str, Wheel] = {}
     for stack in stacks:
-        _, lock = yield from load_or_create_lock(LockRequest(request, stack, context, environ, limits, verb="wheels"))
+        _, lock = yield from load_or_create_lock(LockRequest(request, stack, context, verb="wheels"))
         wanted |= {wheel.filename: wheel for wheel in lock.wheels}
     # By file name: one wheel may serve several Pythons, and each may need its own torch.
     hashes = {name: path.is_file() and hash_file(path) for name in wanted for path in [directory / name]}
@@ -73,7 +65,7 @@ def wheels_fetch(
     if dry:
         yield from finish_verb("wheels", replace(answer, dry=True, plan=plan))
         return
-    sources = LockRequest(request, stacks[0], context, environ, limits).sources
+    sources = LockRequest(request, stacks[0], context).sources
     result = yield from fetch_wheels(todo, context.cache, sources, threading.Event())
     if isinstance(result, Failure):
         yield from finish_verb("wheels", replace(answer, fetched=()), result.kind.exit)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import expand_home, read_input, read_script
-from ipexctl.act.packages.sources import Limits
 from ipexctl.data import read_data
 from ipexctl.decide.launch import accelerate
 from ipexctl.decide.launch.accelerate import AccelerateConfig
@@ -170,7 +169,7 @@ def _choose_stack(answers: Answers, facts: Mapping[str, Facts], context: Context
     """Returns the stack that install would choose. Raises `UsageError` if none fits the hosts and the answers."""
     backend = answers.backend or "auto"
     request = StackRequest(track="ipex" if answers.ipex else "native", torch=answers.torch, backend=backend)  # type: ignore[arg-type]
-    return (yield from resolve_available(request, facts, load_releases(), Install(), context, os.environ, Limits()))
+    return (yield from resolve_available(request, facts, load_releases(), Install(), context))
 
 
 def _find_scripts(directory: Path) -> dict[str, str]:

@@ -3,7 +3,7 @@
 As in Ansible, a host that fails a step is left out of the later ones and the others go on. Steps whose hosts work
 together (`run`) are begun only with all of them. ``any_errors_fatal`` and ``max_fail_percentage`` change this."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,7 +61,6 @@ class PlayState:
     """A play after some steps: facts by host, lost hosts with the reason, the host of each rank of the last run."""
 
     context: Context
-    environ: Mapping[str, str]
     options: PlayOptions
     facts: dict[str, Facts] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
@@ -81,9 +80,7 @@ class StepResult(NamedTuple):
     left: bool = False
 
 
-def play(
-    book: Play, inventory: Inventory, context: Context, environ: Mapping[str, str], options: PlayOptions | None = None
-) -> Workflow[Exit]:
+def play(book: Play, inventory: Inventory, context: Context, options: PlayOptions | None = None) -> Workflow[Exit]:
     """Runs each step; returns the worst exit code of those that were not ignored. Raises `UsageError` before any host
     is contacted: for a tag, a name or a limit that selects nothing, and for missing scripts and directories."""
     options = options or PlayOptions()
@@ -96,7 +93,7 @@ def play(
     yield e.Started("play", book.name or book.source, requested, selection_flags=list_flags(inventory, None))
     for warning in book.warnings:
         yield e.Message(warning, "warning")
-    state = PlayState(context, environ, options)
+    state = PlayState(context, options)
     rows: list[PlayedStep] = []
     codes: list[Exit] = []
     for number, (step, hosts) in enumerate(zip(steps, chosen, strict=True), 1):
@@ -321,28 +318,28 @@ def _make_workflow(step: Step, inventory: Inventory, state: PlayState) -> Workfl
     from ipexctl.verbs.run.run import run
     from ipexctl.verbs.tune import tune
 
-    context, environ, dry = replace(state.context, by_playbook=True), state.environ, state.options.dry
+    context, dry = replace(state.context, by_playbook=True), state.options.dry
 
     def change(**fields: bool) -> Any:
         return replace(step.task, **fields)
 
     match task := step.task:
         case tasks.Doctor():
-            return doctor(change(fix=task.fix and not dry), inventory, context, environ=environ)
+            return doctor(change(fix=task.fix and not dry), inventory, context)
         case tasks.Install():
-            return install(change(check=task.check or dry), inventory, context, environ=environ)
+            return install(change(check=task.check or dry), inventory, context)
         case tasks.Sync():
             return sync(change(diff=task.diff or state.options.diff), inventory, context, dry=dry)
         case tasks.Tune():
-            return tune(task, inventory, context, environ, dry=dry)
+            return tune(task, inventory, context, dry=dry)
         case tasks.Run():
-            return run(task, inventory, context, environ, dry=dry)
+            return run(task, inventory, context, dry=dry)
         case tasks.Execute():
             return execute(task, inventory, context, dry=dry)
         case tasks.Fetch():
             return fetch(task, inventory, context, ranks=state.ranks, dry=dry, early=dry and state.trained)
         case tasks.Bench():
-            return bench(task, inventory, context, environ, dry=dry)
+            return bench(task, inventory, context, dry=dry)
     raise ValueError(f"no step has a task of type {type(step.task).__name__}")
 
 

@@ -104,7 +104,7 @@ def prepare_launch(
     places = yield from _sync_project(request, inventory, context, facts)
     if places is None:
         return None
-    notes = find_start_notes(task, request.environ, facts, dry=request.dry)
+    notes = find_start_notes(task, context.environ, facts, dry=request.dry)
     script = _find_script(request)
     text = read_script(script)[0] if script else ""
     notes = (*script_imports.describe_emptiness(text, str(script)), *notes)
@@ -128,7 +128,7 @@ def prepare_launch(
     for problem in problems.values():
         raise problem
     _log.debug("interfaces: %s; MPI of the hosts: %s; directories: %s", interfaces, launcher, places)
-    timings = read_timings_from_environ(request.environ)
+    timings = read_timings_from_environ(context.environ)
     starts = request.starts if engine else starts
     return Prepared(request, starts, inventory, facts, places, interfaces, launcher, timings, notes)
 

@@ -42,7 +42,6 @@ class RunRequest(Record):
     engine: Engine | None  # that starts it
     project: Project  # what hosts get
     settings: Mapping[str, Setting]  # the user's variables
-    environ: Mapping[str, str]  # of this machine
     config: AccelerateConfig | None
     stdin: bytes  # of rank 0
     dry: bool
@@ -67,7 +66,7 @@ def read_request(task: Run, environ: Mapping[str, str], *, dry: bool, emit: str 
     settings = parse_user_env(task.env, env_files, task.pass_env, environ)
     config, stdin = _read_accelerate_config(task, emit), b"" if dry or emit else read_stdin(task.stdin)
     project = find_project(script, task.project, task.exclude)
-    return RunRequest(task, script, starts, engine, project, settings, environ, config, stdin, dry, emit, resume)
+    return RunRequest(task, script, starts, engine, project, settings, config, stdin, dry, emit, resume)
 
 
 def check_options(task: Run) -> None:

@@ -3,7 +3,6 @@
 The run belongs to its keeper on the head, and this command watches it: Ctrl-C is an order to the keeper, a closed
 terminal is not."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,18 +24,12 @@ if TYPE_CHECKING:
 
 
 def run(
-    task: Run,
-    inventory: Inventory,
-    context: Context,
-    environ: Mapping[str, str],
-    *,
-    dry: bool = False,
-    emit: str | None = None,
+    task: Run, inventory: Inventory, context: Context, *, dry: bool = False, emit: str | None = None
 ) -> Workflow[None]:
-    """Starts a script on all hosts and watches it to its proved end. ``environ`` is this machine's, for ``--pass-env``.
-    ``dry`` ends after the plan; ``emit`` instead answers with the launch written for another program, in ``text``.
-    Raises `UsageError`, before the first event where this machine alone can tell that something is wrong."""
-    request = read_request(task, environ, dry=dry, emit=emit)
+    """Starts a script on all hosts and watches it to its proved end. ``dry`` ends after the plan; ``emit`` instead
+    answers with the launch written for another program, in ``text``. Raises `UsageError`, before the first event where
+    this machine alone can tell that something is wrong."""
+    request = read_request(task, context.environ, dry=dry, emit=emit)
     prepared = yield from prepare_run("run", request, inventory, context)
     if prepared is not None:
         yield from _launch(prepared, context)

@@ -57,7 +57,7 @@ def fixing(place: Path, answers: bool, status: int = 0, **changes: Any) -> tuple
 
     context = Context(FakeOpener(answer), place, place)
     findings = run_checks(Cluster(HOSTS, facts, {}, TABLE), CATALOGUE)
-    events, done = ended(apply_fixes(findings, CATALOGUE, HOSTS, facts, context, ask=ask, venv=None, environ={}))
+    events, done = ended(apply_fixes(findings, CATALOGUE, HOSTS, facts, context, ask=ask, venv=None))
     return asked, commands, done, events
 
 
@@ -95,9 +95,7 @@ def _as(user: str, place: Path) -> tuple[list[str], list[str], Any, list[Any]]:
         asked.append(question)
         return True
 
-    story = apply_fixes(
-        findings, CATALOGUE, HOSTS, facts, Context(opener, place, place), ask=ask, venv=None, environ={}
-    )
+    story = apply_fixes(findings, CATALOGUE, HOSTS, facts, Context(opener, place, place), ask=ask, venv=None)
     events, done = ended(story)
     output = [str(command) for link in opener.links.values() for command in link.commands if command.argv[0] == "sh"]
     return asked, output, done, events

@@ -59,10 +59,10 @@ def refuse_lock(path: Path, text: str | bytes, **wish: Any) -> UsageError:
     lock = path / "ipexctl.lock"
     lock.write_bytes(text if isinstance(text, bytes) else text.encode())
     before = tree(path)
-    context = Context(Nowhere(), path / "state", path / "cache")
+    context = Context(Nowhere(), path / "state", path / "cache", environ={"HOME": str(path)})
     task = Install(lock=str(lock), locked=True, **wish)
     with pytest.raises(UsageError) as refused:
-        list(install(task, Inventory((Host("node0", "node0"),)), context, environ={"HOME": str(path)}))
+        list(install(task, Inventory((Host("node0", "node0"),)), context))
     assert refused.value.exit == Exit.INPUT
     assert tree(path) == before
     assert "\n" not in refused.value.sentence

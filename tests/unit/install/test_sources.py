@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import pytest
 
-from ipexctl.act.context import Context
+from ipexctl.act.context import Context, Limits
 from ipexctl.act.packages.resolve import WheelTarget, choose_build_errors, find_uv, parse_pylock, resolve_wheels
-from ipexctl.act.packages.sources import Limits, Sources, find_pip_files, read_pip_settings, redact_url
+from ipexctl.act.packages.sources import Sources, find_pip_files, read_pip_settings, redact_url
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event
@@ -149,10 +149,10 @@ def test_a_login_of_netrc_goes_only_to_an_index_that_the_user_names(
     """A playbook of somebody else named the index and a host of its author, which got the login from ~/.netrc; with
     ``default`` in it the index got it as well."""
     (tmp_path / ".netrc").write_text("default login me password geheim\n")
-    context = Context(FakeOpener({}), tmp_path, tmp_path, by_playbook=by_playbook)
-    stack = resolve_stack(StackRequest(torch="2.8.0"), {}, load_releases())
     own = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull, **environ}
-    request = LockRequest(Install(**task), stack, context, own, Limits())
+    context = Context(FakeOpener({}), tmp_path, tmp_path, environ=own, by_playbook=by_playbook)
+    stack = resolve_stack(StackRequest(torch="2.8.0"), {}, load_releases())
+    request = LockRequest(Install(**task), stack, context)
     url = "https://corp.example/a-1-py3-none-any.whl"
     for sources in (request.sources, request.release_sources):
         assert sources.find_login(url) == ("me:geheim" if given else "")
@@ -235,8 +235,9 @@ class Table:
     environ: dict[str, str]
 
     def lock(self, **task: Any) -> dict[str, Wheel]:
-        context = Context(FakeOpener({}), self.path / "state", self.path / "cache")
-        request = LockRequest(Install(**task), self.stack, context, self.environ, Limits(12.0, 1, 1.0))
+        places = self.path / "state", self.path / "cache"
+        context = Context(FakeOpener({}), *places, environ=self.environ, limits=Limits(12.0, 1, 1.0))
+        request = LockRequest(Install(**task), self.stack, context)
         workflow = load_or_create_lock(request)
         while True:
             try:

@@ -45,7 +45,7 @@ def played(
 ) -> tuple[CommandReport, list[dict[str, Any]], list[Event], FakeOpener]:
     book = playbook.parse_playbook(text, "p.yaml", base="/nowhere")
     opener = FakeOpener(does, down=down)
-    events = [*play(book, HOSTS, Context(opener, Path("state"), Path("cache")), {}, how)]
+    events = [*play(book, HOSTS, Context(opener, Path("state"), Path("cache")), how)]
     answer = next(e.value for e in events if isinstance(e, Answer) and isinstance(e.value, PlayAnswer))
     report = fold(Stamped(float(i), event) for i, event in enumerate(events))
     return report, to_json(answer.steps), events, opener
@@ -85,7 +85,7 @@ def test_a_step_that_is_refused_as_a_whole_has_failed_on_every_host(tmp_path: Pa
     """Else the recap above the error would say failed=0."""
     (script := tmp_path / "t.py").touch()
     text = f"steps: [{{command: {{argv: [x]}}}}, {{run: {{script: {script}, accelerate_config: {script}}}}}]"
-    story = play(playbook.parse_playbook(text, "p.yaml"), HOSTS, Context(FakeOpener(fine), tmp_path, tmp_path), {})
+    story = play(playbook.parse_playbook(text, "p.yaml"), HOSTS, Context(FakeOpener(fine), tmp_path, tmp_path))
     events: list[Event] = []
     with pytest.raises(UsageError) as refused:
         events.extend(story)

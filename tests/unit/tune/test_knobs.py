@@ -75,7 +75,7 @@ def test_dashes_and_underscores_are_the_same_and_a_missing_batch_is_refused() ->
 
     nothing: Any = None
     with pytest.raises(UsageError, match="--keep-batch batch"):
-        next(tune(Tune(script="train.py", keep_batch="batch"), nothing, nothing, {}))
+        next(tune(Tune(script="train.py", keep_batch="batch"), nothing, nothing))
 
 
 @pytest.mark.parametrize(("text", "reads"), read_table("knobs/compile_is_varied_where_the_script_names_what_reads_it"))
