@@ -199,6 +199,14 @@ def test_a_loss_that_transformers_prints_as_0_is_no_number_where_the_norm_of_its
     assert texts == [None, "loss is NaN (printed as 0) on rank 0 on a", None]
 
 
+def test_a_step_of_the_epoch_before_says_nothing_of_when_a_loss_was_lost() -> None:
+    lines = b"epoch 0 step 20 loss 5.796e35\nepoch 1 step 0 loss inf\n"
+    state = fold_state(streams.stamp([RUN, e.Output(0, "a", "out", lines)]))
+    assert state.last_attempt
+    assert state.last_attempt.lost_loss
+    assert state.last_attempt.lost_loss.text == "loss is inf on rank 0 on a since step 0 (5.796e+35 before)"
+
+
 def test_a_loss_that_many_ranks_lose_takes_no_time_that_grows_with_the_cube_of_their_number() -> None:
     """It took 16 s for 2,000 ranks."""
     begun = time.process_time()

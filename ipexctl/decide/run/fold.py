@@ -567,7 +567,8 @@ def _describe_lost_loss(lost: LostLoss, ranks: list[rs.RankState]) -> str:
         where = f" on all {len(ranks)} ranks"
     later = f", later on {format_ranks(lost.later)}" if lost.later else ""
     since = "" if lost.step is None else f" since step {lost.step}"
-    at = "" if lost.last_step is None else f" at step {lost.last_step}"
+    counted = lost.last_step is not None and (lost.step is None or lost.last_step <= lost.step)  # else anew, by epoch
+    at = f" at step {lost.last_step}" if counted else ""
     before = "" if lost.last is None else f" ({lost.last:.4g}{at or ' before'})"
     return f"loss is {lost.value}{where}{since}{before}{later}"
 
