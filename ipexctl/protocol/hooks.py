@@ -3,7 +3,7 @@ imports nothing else."""
 
 DIRECTORY_ENV = "IPEXCTL_DIR"  # the run's directory on the host
 RANK_ENV = "IPEXCTL_RANK"
-RUN_ENV = "IPEXCTL_RUN"  # that of `paths`
+RUN_ENV = "IPEXCTL_RUN"
 MEETING_ENV = "IPEXCTL_MEETING"  # where ranks can meet: "ADDRESS PORT COUNT" (1: not known how many; 0: need not)
 PROFILE_ENV = "IPEXCTL_PROFILE"  # with --profile: the first and the last step of the profile, "3:7"
 RANKS = "ranks"  # in the run's directory: a file per rank and kind of record

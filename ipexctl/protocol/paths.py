@@ -1,6 +1,6 @@
 """Names: files and directories of a run on its hosts, variables in its processes' environment, the agent's roles."""
 
-from ipexctl.protocol.hooks import DIRECTORY_ENV, RANK_ENV, RANKS, RECORD
+from ipexctl.protocol.hooks import DIRECTORY_ENV, RANK_ENV, RANKS, RECORD, RUN_ENV
 
 STATE = ".local/state/ipexctl"  # below the home directory of each host: RUNS and AGENTS
 RUNS = ".local/state/ipexctl/runs"  # below the home directory of each host; one directory per run and host in it
@@ -45,8 +45,7 @@ PART = ".ipexctl-part-"  # the beginning of the names of directories in which so
 
 KEEP = ".ipexctl-keep-"  # beside the directory of a script's checkpoints, with its name: copies of other hosts' parts
 
-# In the environment of all processes of a run; RANK_ENV in that of the ranks.
-RUN_ENV = "IPEXCTL_RUN"
+# In the environment of all processes of a run, with RUN_ENV; RANK_ENV in that of the ranks.
 NODE_ENV = "IPEXCTL_NODE"  # RUN:LABEL, one host's part of a run
 PYTHON_ENV = "IPEXCTL_PYTHON"  # for the launcher's proxies: how a rank's wrapper is started
 GROUP = "ipexctl-"  # the names of control groups begin so, and go on with the run's id and "-"
@@ -58,7 +57,7 @@ RESUME_ENV = "IPEXCTL_RESUME"  # the checkpoint that the rank goes on from
 INSTANCE_ENV = "IPEXCTL_INSTANCE"
 INSTANCES_ENV = "IPEXCTL_INSTANCES"
 
-__all__ = ["DIRECTORY_ENV", "RANKS", "RANK_ENV", "RECORD"]
+__all__ = ["DIRECTORY_ENV", "RANKS", "RANK_ENV", "RECORD", "RUN_ENV"]
 
 
 class Role:

@@ -49,7 +49,7 @@ def _on_meeting_record(run: "KeeperRun", host: str, record: "Any") -> None:
     meeting.add_record(run.meetings, record)
     while run.working in run.ended or run.meetings.get(run.working, meeting.RankMeeting()).works:
         run.working += 1
-    going_on = set(range(run.size)) - set(run.ended) if run.working == run.size else ()
+    going_on = set(range(run.spec.size)) - set(run.ended) if run.working == run.spec.size else ()
     if run.state is RunPhase.RUNNING and going_on:
         judge_worlds(run, going_on)
 

@@ -204,10 +204,6 @@ class KeeperRun:
         self.again = False  # it has ended, and another one follows
         self.asked: "Optional[float]" = None  # when guards last looked for another leader, as too few hosts are here
 
-    @property
-    def size(self) -> int:
-        return self.spec.size
-
     def list_ranks(self) -> "Dict[str, List[int]]":
         """Returns the ranks of each host that has any, in the order of the hosts."""
         return {host: node.ranks for host, node in self.spec.head_spec.hosts.items() if node.ranks}
@@ -246,7 +242,7 @@ class KeeperRun:
 
     def is_steady(self, now: "Moment") -> bool:
         """All ranks have been running for a moment, and no end is awaited: who looks after them may do so rarely."""
-        running = self.state is RunPhase.RUNNING and len(self.started) == self.size and not self.ended
+        running = self.state is RunPhase.RUNNING and len(self.started) == self.spec.size and not self.ended
         awaited = self.doubt or self.inquiry or self.launcher_ended is not None
         return running and not awaited and now.steady > self.since + self.spec.timings.early
 

@@ -90,7 +90,7 @@ def _check_resuming(run: "KeeperRun") -> None:
 
 def _check_running(run: "KeeperRun") -> None:
     timings, steady, doubt, launcher_ended = run.spec.timings, run.now.steady, run.doubt, run.launcher_ended
-    if len(run.ended) == run.size:
+    if len(run.ended) == run.spec.size:
         if launcher_ended is not None or steady > max(run.ended.values()) + timings.launcher:
             _finish(run)
         return
@@ -102,8 +102,8 @@ def _check_running(run: "KeeperRun") -> None:
             return
         reason = Reason.LOST if run.started else Reason.LAUNCH
         run.stop(reason, "mpirun ended with status %s before its ranks" % run.launcher_status)
-    elif len(run.started) < run.size and steady > run.since + timings.start_timeout:
-        first = min(set(range(run.size)) - run.started)
+    elif len(run.started) < run.spec.size and steady > run.since + timings.start_timeout:
+        first = min(set(range(run.spec.size)) - run.started)
         run.stop(Reason.LAUNCH, "rank %d did not start within %.0f s" % (first, timings.start_timeout))
     elif doubt and steady > doubt.until and not well and not doubt.ranks <= set(run.ended):
         run.stop(doubt.reason, doubt.detail)

@@ -79,6 +79,16 @@ def parse_number(word: bytes) -> int:
     return int(word) if len(word) < 20 and word.isdigit() else 0
 
 
+def parse_memory(text: bytes) -> "Dict[str, int]":
+    """Of /proc/meminfo: bytes by name."""
+    amounts = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[2] == b"kB":
+            amounts[words[0].decode("ascii", "replace").rstrip(":")] = 1024 * parse_number(words[1])
+    return amounts
+
+
 class MemoryGroup(NamedTuple):
     """The control group that limits this process's memory most, and its files."""
 
@@ -137,10 +147,7 @@ def read_statistic(group: "MemoryGroup", *names: bytes) -> int:
 
 def read_room(group: "Optional[MemoryGroup]") -> int:
     """Bytes that a process can still have: of its host, and of its control group, whose cached files count as free."""
-    room = 1 << 62
-    for line in procs.read_file("/proc/meminfo").splitlines():
-        if line.startswith(b"MemAvailable:"):
-            room = int(line.split()[1]) << 10
+    room = parse_memory(procs.read_file("/proc/meminfo")).get("MemAvailable", 1 << 62)
     used = procs.read_file(group.usage).strip() if group else b""
     if group and used.isdigit():
         room = min(room, max(group.limit - int(used) + read_statistic(group, b"total_cache", b"file"), 0))

@@ -11,7 +11,14 @@ from glob import glob
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from ipexctl.protocol.samples import HostSample, RankSample
-from ipexctl.remote.agent.memory_watch import UNLIMITED, find_memory_group, list_groups, parse_number, read_statistic
+from ipexctl.remote.agent.memory_watch import (
+    UNLIMITED,
+    find_memory_group,
+    list_groups,
+    parse_memory,
+    parse_number,
+    read_statistic,
+)
 from ipexctl.remote.agent.procs import Process, find_process, read_file
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -68,16 +75,6 @@ def parse_cpu_times(text: bytes) -> "Tuple[float, int]":
         else:
             break
     return seconds, cores
-
-
-def parse_memory(text: bytes) -> "Dict[str, int]":
-    """Of /proc/meminfo: bytes by name."""
-    amounts = {}
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) == 3 and words[2] == b"kB":
-            amounts[words[0].decode("ascii", "replace").rstrip(":")] = 1024 * parse_number(words[1])
-    return amounts
 
 
 def parse_traffic(text: bytes) -> "Dict[str, Tuple[int, int]]":

@@ -269,7 +269,7 @@ TEXTS = st.binary(max_size=60) | st.text("cpu ctxt0123456789:\n-somet=al. kB", m
 @given(TEXTS)
 def test_no_text_of_a_kernel_ends_the_reading(text: bytes) -> None:
     samples.parse_cpu_times(text)
-    samples.parse_memory(text)
+    memory_watch.parse_memory(text)
     samples.parse_traffic(text)
     samples.parse_disks(text, {"sda"})
     samples.parse_pressure(text)
