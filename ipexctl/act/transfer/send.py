@@ -270,6 +270,6 @@ def make_remote_error(link: Link, status: int, err: bytes) -> LinkError:
 
 
 def _make_step_error(link: Link, what: str, code: str) -> LinkError:
-    text = "room there, or another disk for a project (--workdir); what ipexctl has filled there:"
+    text = "room there; only a project can be on another disk (--workdir); what ipexctl has filled there:"
     hint = advise("du", text=text) if code == "no-space" else None
     return LinkError(Failure(link.host.name, Kind.STEP, what, hint, code))

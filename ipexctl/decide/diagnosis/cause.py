@@ -1,5 +1,6 @@
 """Which failed rank is the cause of a run's failure, and what that is known as."""
 
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -80,6 +81,8 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
             (each for each in others if each.is_own),
             next(missed, _find_silent_end(first, others) or _find_most_telling(errors, first, others)),
         )
+    elif first.match is None and (killed := _find_killed(first, others)):
+        first = killed
     elif first.is_silent:
         soon = [each for each in others if each.rank.at - first.rank.at < _CRASH_DELAY]
         name = f"rank {first.rank.rank}"
@@ -97,6 +100,13 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
         match = next((other for other in known if other and not other.known.symptom), None)
     failed.remove(first.rank)
     return Cause((first.rank, *failed), _add_host(match, ranks) if match else None)
+
+
+def _find_killed(first: _Judged, others: Sequence[_Judged]) -> _Judged | None:
+    """Returns a rank that SIGKILL ended at the moment of the first failure: a library may say in words of its own that
+    its peer is gone, and what a failure of others leads to ends no process by SIGKILL."""
+    soon = (each for each in others if each.rank.at - first.rank.at < _CRASH_DELAY)
+    return next((each for each in soon if each.rank.signal == signal.SIGKILL), None)
 
 
 def _find_silent_end(first: _Judged, others: Sequence[_Judged]) -> _Judged | None:

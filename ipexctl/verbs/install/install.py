@@ -407,7 +407,8 @@ def _report_result(job: InstallJob, steps: planning.Plan, outcome: InstallOutcom
     if not job.task.check and not job.failed:
         script = planning.choose_next_script([path.name for path in Path().glob("*.py")])
         advice = advise("run", script) if script else advise("examples")
-        next_command = complete_hint(advice, list_flags(job.inventory, job.task.venv))
+        mended = replace(job.inventory, limit="") if job.task.like else job.inventory  # the others have it
+        next_command = complete_hint(advice, list_flags(mended, job.task.venv))
     answer = InstallAnswer(
         venv=job.venv,
         id=job.lock.id,

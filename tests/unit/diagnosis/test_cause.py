@@ -77,6 +77,15 @@ def test_ranks_that_did_not_come_to_the_rendezvous_are_named() -> None:
     assert judge(torn, there) == ([2], "rendezvous"), "its host may not reach the head"
 
 
+@pytest.mark.parametrize(("after", "first"), [(0.01, 1), (3.0, 0)])
+def test_a_killed_rank_comes_before_one_that_says_in_unknown_words_that_its_peer_is_gone(
+    after: float, first: int
+) -> None:
+    killed = replace(failed(1, 5.0 + after), status=None, signal=9)
+    assert judge(failed(0, 5.0, "lib.TransportError: partner lost"), killed)[0][0] == first
+    assert judge(failed(0, 5.0, "xgboost.core.XGBoostError: [2] /src/collective/result.cc:83: "), killed)[0][0] == 1
+
+
 def test_a_rank_that_is_named_is_named_with_its_host() -> None:
     left = failed(0, 5.0, "impi_torch._launch.ImpiError: impi: allreduce #4: rank 3 left the group without it")
     diagnosis = diagnose(left, replace(failed(3, 9.0), state="stopped"))
