@@ -383,6 +383,7 @@ def test_the_advised_install_gives_a_host_what_the_others_have_and_changes_nothi
         newest = {"torch": None, "track": None, "backend": "auto"}
         second = site.succeed(index, like="node0", **newest)
         assert (second.answer["changed"], site.ids()) == (["node2"], [first.answer["id"]] * 2)
+        assert "--limit" not in second.answer["next"], "the others have had it"
         assert site.cluster.exec("node0", ["stat", "-Lc", "%i %Z", VENV]).stdout == inode
         refused = site.play(index, like="node0", with_=("plain>1",), **newest)
         assert "hosts left out would keep another one" in str(refused.refusal)
