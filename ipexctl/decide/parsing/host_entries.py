@@ -15,6 +15,7 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.text import group_pairs, join_names, printable
 
 MAX_GROUPS = 1024
+_WORD_LIMIT = 5_000_000
 EVERYONE = frozenset({"all", "ungrouped"})
 _SSH = ("ssh", "paramiko", "paramiko_ssh", "libssh", "openssh")
 _CONNECTIONS = {"local": "yes", **dict.fromkeys(_SSH, "no")}
@@ -58,12 +59,21 @@ class HostTree:
     apart: str = "give each host an item of its own"
     entries: list[HostEntry] = field(default_factory=list)
     groups: dict[str, Group] = field(default_factory=dict)
+    size: int = 0  # words of all hosts, at their places and as they are merged
 
     def add_entry(self, entry: HostEntry) -> None:
         if len(self.entries) >= MAX_HOSTS:
             self.problems.add(entry.origin, f"inventory holds more than {MAX_HOSTS} hosts")
             self.problems.raise_if_any()  # at once: expanding on could take hours
         self.entries.append(entry)
+        self.count_words(entry.words, entry.origin)
+
+    def count_words(self, words: Mapping[str, Word], origin: Origin) -> None:
+        """Adds the words of one more host to those of all; raises `UsageError` where these are too many."""
+        self.size += len(words)
+        if self.size > _WORD_LIMIT:
+            self.problems.add(origin, f"hosts have more than {_WORD_LIMIT:,} variables in all")
+            self.problems.raise_if_any()
 
     def get_or_add_group(self, name: str, origin: Origin) -> Group | None:
         """Returns the group of that name, made on first mention."""
@@ -85,7 +95,7 @@ class HostTree:
             name = validators.ALIASES.get(name, name)
         meant = validators.ANSIBLE.get(name, name)
         foreign = meant not in validators.KEYS
-        same = {name} if self.open else {name for name in words if validators.ANSIBLE.get(name, name) == meant}
+        same = {name} if self.open else {meant, *(other for other, of in validators.ANSIBLE.items() if of == meant)}
         if name in {"ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "password"}:
             what = f"'{key.text}' is not supported: passwords do not belong into inventories"
             add(key.origin, what, hint="use a key (key=~/.ssh/id_ed25519) or ssh-agent")
@@ -147,6 +157,7 @@ def assemble_inventory(tree: HostTree, source: str, beside: Beside = MappingProx
         words.pop(_PRIORITY, None)
         words |= entry.words
         words |= beside.get(("host", entry.name), {})
+        tree.count_words(words, entry.origin)
         ignored += ((option, entry.name) for option in dict.fromkeys(resolve_words(words)))
         hosts.append(_make_host(entry, words, tuple(sorted(groups - EVERYONE)), problems))
     if not hosts and not problems:

@@ -19,7 +19,7 @@ _NONE: Mapping[str, Word] = {}
 _SECTION = re.compile(r"\[[ \t]*([A-Za-z_][^\[\]:]*?)[ \t]*(?::[ \t]*([A-Za-z]+)[ \t]*)?\][ \t]*(?:[#;].*)?")
 _SSH_CONFIG = re.compile(r"(?im)^[ \t]*(?:Host(?:Name)?|Match|Include)(?:[ \t]*=[ \t]*|[ \t]+)[^=\s#][^=\n]*$")
 _KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*")
-_PIECE = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|(\{\{.*?\}\}|[^ \t'"]+)""")
+_PIECE = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|(\{\{.{0,500}?\}\}|[^ \t'"]+)""")
 _QUOTED = re.compile(r"""(?:'([^']*)'|"([^"]*)")[ \t]*(?:#.*)?""")
 _RANGE = re.compile(r"[0-9a-zA-Z]+([-,:/][0-9a-zA-Z]+)*")
 _WORD, _WORD_OR_COMMENT = re.compile(r"[ \t]*([^ \t]*)"), re.compile(r"[ \t]*([^ \t#]*)")

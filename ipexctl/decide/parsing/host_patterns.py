@@ -11,6 +11,7 @@ from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import pluralize, printable
 
+_PIECES_LIMIT = 4096
 FAILED = "@failed"  # stands for the hosts that failed in the last command
 _ITEM = re.compile(r"(?:\[[^\[\]]*\]|[^,\[\]]|[\[\]])+")
 _PIECE = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]])+|[\[\]]")
@@ -26,19 +27,27 @@ def limit_inventory(inventory: Inventory, text: str, source: str = "--limit") ->
     pieces = _split_pattern(text, index)
     if not pieces:
         raise UsageError(f"{source} is empty: it would choose nothing")
-    hits: dict[str, list[set[str]]] = {"": [], "!": [], "&": []}
+    if len(pieces) > _PIECES_LIMIT:
+        raise UsageError(f"{source} has more than {_PIECES_LIMIT} pieces")
+    chosen, kept, left_out = set[str](), index["all"], set[str]()
     for piece in pieces:
         sign = piece[0] if piece[0] in "!&" else ""
-        hits[sign].append(_match_piece(index, piece.removeprefix(sign), Origin(source), problems))
+        hit = _match_piece(index, piece.removeprefix(sign), Origin(source), problems)
+        if sign == "&":
+            kept = kept & hit
+        elif sign == "!":
+            left_out |= hit
+        else:
+            chosen |= hit
     problems.raise_if_any()
-    chosen = set().union(*hits[""]) if hits[""] else index["all"]
-    left = chosen.intersection(*hits["&"]).difference(*hits["!"])
+    named = any(piece[0] not in "!&" for piece in pieces)
+    left = (chosen if named else index["all"]) & kept - left_out
     if not left:
         raise UsageError(f"{source} '{printable(text)}' leaves no host of {printable(inventory.source)}")
     hosts = tuple(host for host in inventory if host.name in left)
     limit = ",".join(host.name for host in hosts) if inventory.limit else text
-    left_out = (*inventory.left_out, *(host for host in inventory if host.name not in left))
-    return replace(inventory, hosts=hosts, limit=limit, left_out=left_out)
+    others = (*inventory.left_out, *(host for host in inventory if host.name not in left))
+    return replace(inventory, hosts=hosts, limit=limit, left_out=others)
 
 
 def _index_names(inventory: Inventory) -> dict[str, set[str]]:

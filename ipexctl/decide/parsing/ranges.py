@@ -7,6 +7,7 @@ import re
 MAX_HOSTS = 4096
 """How many hosts one range, and one inventory, may hold."""
 
+_NAME_LIMIT = 1000  # characters, of which a host's name has 253 and a user's some more
 _PART = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]")
 _NUMBERS = re.compile(r"([0-9]{1,9})(?:[-:]([0-9]{1,9})(?:[:/]([0-9]{1,9}))?)?")
 _LETTERS = re.compile(r"([a-z])[-:]([a-z])|([A-Z])[-:]([A-Z])")
@@ -33,6 +34,8 @@ def expand_ranges(text: str) -> list[str]:
     suffix = text[end:]
     if "[" in suffix or "]" in suffix:
         raise RangeError("brackets do not match")
+    if sum(len(values[0]) for values in pieces) + len(suffix) > _NAME_LIMIT:
+        raise RangeError(f"range makes names of more than {_NAME_LIMIT} characters")
     return ["".join(chosen) for chosen in itertools.product(*pieces, [suffix])]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from ipexctl.decide.parsing.shell import BARE, END, EXPANSION, QUOTED, SimpleCommand, remove_marks
 
 Value = str | tuple[str, ...]  # the latter of an array
+_REPLACED_LIMIT = 4 << 20  # characters that the variables of a file stand for; each may stand for others twice
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _PLAIN = re.compile(r"\$\{?([A-Za-z_]\w*|[0-9@*])\}?")
 _ARRAY = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
@@ -22,6 +23,7 @@ class ShellVariables:
     def __init__(self, commands: Sequence[SimpleCommand], given: Mapping[str, Value]) -> None:
         self.values: dict[str, Value] = dict(given)
         self.exports: dict[str, str] = {}
+        self._room = _REPLACED_LIMIT
         self.counts = Counter(name for command in commands for name in _list_assigned(command))
 
     def read(self, command: SimpleCommand) -> None:
@@ -75,6 +77,12 @@ class ShellVariables:
         return EXPANSION.sub(fill, word)
 
     def _find(self, expansion: str) -> Value | None:
+        """Returns what an expansion stands for; None where it is not known, or where all of them stand for too much."""
+        value = self._look_up(expansion)
+        self._room -= sum(len(each) + 1 for each in value) if isinstance(value, tuple) else len(value or "")
+        return value if self._room >= 0 else None
+
+    def _look_up(self, expansion: str) -> Value | None:
         """Returns the value of ``$NAME``, ``${NAME}``, ``${NAME[@]}`` or a product ``$((A * B))``."""
         if match := _PLAIN.fullmatch(expansion):
             return self.values.get(match[1])

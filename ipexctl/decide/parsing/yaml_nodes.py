@@ -103,6 +103,8 @@ def read_yaml_node(text: str, source: str, problems: InputErrors, *, lenient: bo
         mark = error.context_mark if begun and error.context_mark else error.problem_mark or error.context_mark
         origin = Origin(source, mark.line + 1, mark.column + 1) if mark else Origin(source)
         problems.add(origin, f"not YAML: {words}")
+    except (ValueError, OverflowError) as error:  # a version of thousands of digits, a character that there is not
+        problems.add(Origin(source), f"not YAML: {printable(str(error), 200)}")
     except _Stop:
         pass
     return None

@@ -35,6 +35,21 @@ def one(text: str) -> Host:
     return host
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("n" * (1 << 20) + "[1-4096]", "names of more than 1000 characters"),
+        ("n[1-4096]" + "[1]" * 100_000, "names of more than 1000 characters"),
+        ("n1 key=" + "{{'x'" * 60_000, "key is a template"),
+        (f"n[1-4096] ansible_x=1 {' '.join(f'a{number}=1' for number in range(2000))}", "5,000,000 variables in all"),
+        (f"n1 ansible_x=1 {' '.join(f'a{number}=1' for number in range(90_000))} slots=x", "slots must be"),
+    ],
+    ids=["name", "brackets", "templates", "variables of all", "variables"],
+)
+def test_a_megabyte_of_a_stranger_takes_neither_minutes_nor_gigabytes(text: str, why: str) -> None:
+    assert why in str(refusal(text))
+
+
 @pytest.mark.parametrize(("line", "expected"), read_table("hostfiles/one_line_is_one_host"))
 def test_one_line_is_one_host(line: str, expected: dict[str, Any]) -> None:
     assert output(one(line)) == output(Host(**expected))

@@ -16,6 +16,11 @@ def test_pieces_choose_hosts_in_the_order_of_the_file(text: str, names: str) -> 
     assert " ".join(limit_inventory(INVENTORY, text).names) == names
 
 
+def test_pieces_of_a_stranger_take_no_gigabytes() -> None:
+    with pytest.raises(UsageError, match="more than 4096 pieces"):
+        limit_inventory(parse_inventory("n[1-4096]", "hosts"), ",".join(["n[1-4096]"] * 80_000))
+
+
 def test_the_first_host_left_is_the_head() -> None:
     assert limit_inventory(INVENTORY, "!node1").head.name == "node2"
     assert limit_inventory(INVENTORY, "!node1").source == "hosts"

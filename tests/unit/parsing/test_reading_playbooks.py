@@ -91,6 +91,12 @@ def test_what_is_not_yaml_is_reported_in_plain_words_and_where(text: str, output
     assert refusal(text).sentence == f"play.yaml:{output}"
 
 
+@pytest.mark.parametrize("text", ['name: "\\UFFFFFFFF"', f"%YAML 1.{'1' * 5000}\n---\nname: x"])
+def test_yaml_that_its_own_reader_fails_at_is_none(text: str) -> None:
+    """It ended the command with exit code 70."""
+    assert "not YAML" in str(refusal(text))
+
+
 def test_a_variable_from_outside_that_the_playbook_does_not_know_is_an_error() -> None:
     text = "vars: {ppn: 1}\nsteps: [{command: {argv: ['${ppn}', '${used}']}}]"
     assert play(text, variables={"used": "1"}).variables == {"ppn", "used"}
