@@ -16,7 +16,7 @@ import pytest
 from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model import events as e
 from ipexctl.model.launch import Running
-from ipexctl.protocol import frames, messages, paths, rank_records, run_spec
+from ipexctl.protocol import frames, messages, paths, rank_records
 from ipexctl.protocol.samples import HostSample, RankSample, encode_sample
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import files, procs, rpc, sampling
@@ -217,13 +217,3 @@ def test_lines_of_samples_that_are_none_are_gaps() -> None:
     assert not list(log.read(frames.SAMPLES, line[:20]))
     assert list(log.read(frames.SAMPLES, line[20:])) == [e.HostSample("a", 1.0, 1.0, 1.0, 1, 1, 1)]
     assert not log.unreadable
-
-
-def test_a_specification_of_before_wants_no_samples() -> None:
-    spec = run_spec.encode_spec(SPEC)
-    assert b'"sample": 0.0' in spec
-    old = messages.KINDS.read(
-        b'{"kind": "RunDescription", "run": "r", "title": "t", "host": "a", "hosts": {}, "argv": [], "nonce": "n"}'
-    )
-    assert isinstance(old, messages.RunDescription)
-    assert old.timings.sample == 0.0

@@ -1,6 +1,5 @@
 """Conversations with our program on a host, when the program or the host does not keep to them."""
 
-import ast
 import hashlib
 import json
 import os
@@ -46,11 +45,6 @@ say("Ready")
 
 def start(program: str, silence: float = 30.0) -> Session:
     return Session.start(LocalLink(Host("node0", "localhost")), sys.executable, program, silence=silence)
-
-
-def test_what_runs_on_hosts_is_valid_python_3_6() -> None:
-    for name in ("install.py", "verify.py"):
-        ast.parse((REMOTE / name).read_text(), feature_version=(3, 6))
 
 
 def test_answers_come_back_and_troubles_are_reported(tmp_path: Path) -> None:
