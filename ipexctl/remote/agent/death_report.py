@@ -48,7 +48,8 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     base = os.path.join(directory, RANKS, "%d" % end.rank)
     exceptions = _read_uncaught_exceptions(base)
     of_helper = {} if end.signal else next((each for each in exceptions.values() if "error" in each), {})
-    own = _find_script_error(exceptions, pid)
+    of_helper = _follow_children(exceptions, of_helper)
+    own = _follow_children(exceptions, exceptions.get(pid, {}))
     own = {} if own.get("status") == 0 else own  # what ended it came later
     report = own if "error" in own else _read_elastic_error(elastic) or of_helper
     trace = str(report.get("traceback", ""))[-TRACEBACK_LIMIT:]
@@ -99,12 +100,13 @@ def _read_uncaught_exceptions(base: str) -> "Dict[int, Dict[str, Any]]":
     return exceptions
 
 
-def _find_script_error(exceptions: "Dict[int, Dict[str, Any]]", pid: int) -> "Dict[str, Any]":
-    """Returns what ended the script: its exception; or, where that only says that a command or a child failed (as the
-    launchers of Accelerate and torch do of the user's script), theirs."""
-    own = exceptions.get(pid, {})
-    own = exceptions.get(own.get("child", pid), own)
-    return next((other for other in exceptions.values() if "of" in own and other.get("argv") == own["of"]), own)
+def _follow_children(exceptions: "Dict[int, Dict[str, Any]]", own: "Dict[str, Any]") -> "Dict[str, Any]":
+    """Returns what ended a process: its exception; or, where that only says that a command or a child failed (as the
+    launchers of Accelerate and torch do of the user's script, in scripts that start them, too), theirs."""
+    for _ in exceptions:  # each once at most
+        own = exceptions.get(own.get("child", 0), own)
+        own = next((other for other in exceptions.values() if "of" in own and other.get("argv") == own["of"]), own)
+    return own
 
 
 def _read_elastic_error(path: str) -> "Dict[str, Any]":

@@ -133,6 +133,7 @@ class ChildFailedError(Exception):
     def get_first_failure(self): return 0, collections.namedtuple("Failure", "pid")(child.pid)
 raise ChildFailedError
 """
+CALLS = f"import subprocess, sys; command = [sys.executable, '-c', {TORCHRUN!r}]; {{}}"
 SPAWNS = """
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "raise ValueError('no')"], stderr=subprocess.DEVNULL)
@@ -162,6 +163,8 @@ HANDLED = "import os, signal, subprocess, sys; " + HELPER.format(check=False)
         (f"{HANDLED}; sys.exit(1)", HELPERS),
         (f"{HANDLED}; {HELPER.format(check=True)}", HELPERS),  # so does the launcher of Accelerate
         (TORCHRUN, OWN),
+        (CALLS.format("sys.exit(subprocess.call(command))"), OWN),  # torchrun in a script, whose child failed
+        (CALLS.format("subprocess.run(command, check=True)"), OWN),
         (INTERRUPTED, OWN),
         (SPAWNS, OWN),  # as torch.multiprocessing.spawn, of a process that ended before it was asked for anything
         ("import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'raise ValueError(\"no\")']))", OWN),
