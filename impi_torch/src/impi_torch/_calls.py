@@ -8,28 +8,65 @@ the script.
 
 from __future__ import annotations
 
+import dis
+import functools
 import json
+import os
+import sys
 import zlib
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
+from types import CodeType
 from typing import NamedTuple
 
 import torch
 
 SHOWN = 64  # of the last calls, among which the first that differs is looked for
 MOST = 4096  # calls between two comparisons
+NEAR = 12  # frames in which the caller is looked for: each takes a tenth of a microsecond
+# Frames between the caller and us, but those of libraries: Python's own files, ours, ipexctl's hooks, compiled code.
+BETWEEN = (str(Path(os.__file__).parent), str(Path(__file__).parent), "<")
+WITHIN = ("-packages/", "/sitecustomize.py", "/_ipexctl_", "/torchinductor_")
+Caller = tuple[CodeType, int]  # a place in the user's code; its line is found once somebody asks, which takes longer
 
 
 class Snapshot(NamedTuple):
-    """What a rank has called so far: how often, the number of it all, and the last calls with their bytes."""
+    """What a rank has called so far: how often, the number of it all, and the last calls with bytes and place."""
 
     number: int
     digest: int
-    calls: Sequence[tuple[str, int]]
+    calls: Sequence[tuple[str, int, str]]
 
 
 def count_bytes(tensors: Sequence[torch.Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors if tensor.layout is torch.strided)
+
+
+@functools.cache
+def is_users(file: str) -> bool:
+    return not file.startswith(BETWEEN) and not any(part in file for part in WITHIN)
+
+
+def find_caller() -> Caller | None:
+    """Where in the user's code the collective is called that is being begun; None where that is far away."""
+    frame = sys._getframe(3)
+    for _ in range(NEAR):
+        if is_users(frame.f_code.co_filename):
+            return frame.f_code, frame.f_lasti
+        if (below := frame.f_back) is None:
+            break
+        frame = below
+    return None
+
+
+def describe_caller(caller: Caller | None) -> str:
+    """` at train.py:41`."""
+    if caller is None:
+        return ""
+    code, last = caller
+    line = max((start, line) for start, line in dis.findlinestarts(code) if start <= last)[1]
+    return f" at {Path(code.co_filename).name}:{line}"
 
 
 class Calls:
@@ -38,24 +75,25 @@ class Calls:
     def __init__(self) -> None:
         self.due: list[Snapshot] = []  # to be compared
         self._number = self._digest = 0
-        self._calls: deque[tuple[str, int]] = deque(maxlen=SHOWN)
+        self._calls: deque[tuple[str, int, Caller | None]] = deque(maxlen=SHOWN)
         self._next = 1
 
-    def note(self, name: str, size: int) -> None:
+    def note(self, name: str, size: int, caller: Caller | None) -> None:
         """One more begins, with so many bytes; 0 where ranks may give different ones."""
         self._number += 1
         self._digest = _fold(self._digest, name, size)
-        self._calls.append((name, size))
+        self._calls.append((name, size, caller))
         if self._number == self._next:
             self._next += min(self._next, MOST)
             self.due.append(self.look())
 
-    def look(self, waiting: Sequence[tuple[str, int]] = ()) -> Snapshot:
+    def look(self, waiting: Sequence[tuple[str, int, Caller | None]] = ()) -> Snapshot:
         """What was called so far, with those that wait for their turn."""
         digest = self._digest
-        for name, size in waiting:
+        for name, size, _ in waiting:
             digest = _fold(digest, name, size)
-        return Snapshot(self._number + len(waiting), digest, [*self._calls, *waiting][-SHOWN:])
+        calls = [(name, size, describe_caller(caller)) for name, size, caller in [*self._calls, *waiting][-SHOWN:]]
+        return Snapshot(self._number + len(waiting), digest, calls)
 
 
 def _fold(digest: int, name: str, size: int) -> int:
@@ -80,15 +118,15 @@ def describe_difference(snapshots: dict[str, Snapshot], *, ended: bool = True) -
     last = max(one.number, other.number) if ended else min(one.number, other.number)
     for number in range(first, last + 1):
         calls = {rank: _get_call(each, number) for rank, each in snapshots.items()}
-        if len(set(calls.values())) > 1:
-            words = ", ".join(f"{call} on {rank}" for rank, call in calls.items())
+        if len({call for call, _ in calls.values()}) > 1:
+            words = ", ".join(f"{call}{place} on {rank}" for rank, (call, place) in calls.items())
             return f"the ranks called different collectives: {words}"
     return f"the ranks called different collectives before #{first}" if ended else ""
 
 
-def _get_call(snapshot: Snapshot, number: int) -> str:
+def _get_call(snapshot: Snapshot, number: int) -> tuple[str, str]:
     index = number - snapshot.number + len(snapshot.calls) - 1
     if index >= len(snapshot.calls):
-        return f"no #{number}"
-    name, size = snapshot.calls[index]
-    return f"{name} #{number} of {size} bytes" if size else f"{name} #{number}"
+        return f"no #{number}", ""
+    name, size, place = snapshot.calls[index]
+    return (f"{name} #{number} of {size} bytes" if size else f"{name} #{number}"), place

@@ -30,7 +30,7 @@ from typing import Any, Callable, Protocol
 import torch
 from torch.distributed import Work as TorchWork
 
-from ._calls import Calls, Snapshot, describe_difference
+from ._calls import Caller, Calls, Snapshot, describe_difference, find_caller
 from ._exits import Exits, leave
 from ._launch import ImpiError, mpi
 
@@ -85,7 +85,7 @@ class Group(Protocol):
         """Why MPI may have failed in `work`; "" where that is not known."""
 
     def gone(self, work: Work) -> str:
-        """Which rank that `work` waits for has left, and why; "" while all are there."""
+        """Which rank that `work` waits for has left, and why, or what else keeps it; "" while nothing does."""
 
     def say_left(self, why: str = "") -> None:
         """Tell the other ranks that this process leaves; `why` where it failed."""
@@ -112,6 +112,7 @@ class Work(TorchWork):
         self.limit, self.peer = limit, peer
         self.size = size  # bytes of what all ranks must give or get as much of; 0 where they may differ
         self.seq = 0
+        self.caller: Caller | None = None  # of a collective
         self.begun = time.monotonic()
         self.test: Test | None = None
         self.started = self.done = False
@@ -300,7 +301,7 @@ class Engine:
         first = group.queue[0] if group.queue else None
         if not isinstance(first, Work) or first.started:
             return []
-        group.calls.note(first.name, first.size)
+        group.calls.note(first.name, first.size, first.caller)
         return self._begin(first)
 
     def _begin(self, work: Work) -> list[Work]:
@@ -434,7 +435,7 @@ class Engine:
                 return None
             group.seq += 1
             group.last = "allreduce"  # the only one that is begun so
-            group.calls.note(group.last, size)
+            group.calls.note(group.last, size, caller := find_caller())
             try:
                 test = (request := begin(*words)).Test
                 for _ in range(SPIN):
@@ -443,7 +444,7 @@ class Engine:
             except Exception as error:
                 raise ImpiError(f"impi: collective #{group.seq}: {error}") from error
             work = later(request)
-            work.seq = group.seq
+            work.seq, work.caller = group.seq, caller
             group.queue.append(work)
             self._begin(work)  # it has no future yet, so there is nothing to settle
         if KEEPS_HALF:
@@ -567,7 +568,7 @@ class Engine:
                     continue
                 gone = work.group.gone(work)
                 if gone:
-                    self.fail(work.group, ImpiError(f"impi: {work}: {gone}"))
+                    self.fail(work.group, ImpiError(f"impi: {gone}"))
         finally:
             self._watching.release()
 
@@ -634,7 +635,7 @@ class Engine:
             works = [entry for entry in waiting if isinstance(entry, Work)]
             if len(works) < len(waiting):
                 return None
-            return self.world.calls.look([(work.name, work.size) for work in works])
+            return self.world.calls.look([(work.name, work.size, work.caller) for work in works])
 
     def _wait_for_others(self, world: Any, last: Snapshot | None) -> bool:
         """Whether all ranks have come to the end of their scripts; not, as soon as one says that it failed."""

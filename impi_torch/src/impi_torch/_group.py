@@ -21,7 +21,15 @@ from torch.distributed import DistNetworkError, PrefixStore, ProcessGroup, Reduc
 
 from . import _calls, _collectives, _dispatch, _engine, _launch
 from . import _collectives as c
-from ._calls import Calls, count_bytes, describe_difference, read_snapshot, write_snapshot
+from ._calls import (
+    Calls,
+    count_bytes,
+    describe_caller,
+    describe_difference,
+    find_caller,
+    read_snapshot,
+    write_snapshot,
+)
 from ._dispatch import OwnClass, hide_modules, take_calls
 from ._engine import LINGER, Aborted, ImpiTimeout, Place, Work, engine, nothing
 from ._launch import ImpiError, check_launch, check_world, mpi
@@ -138,23 +146,26 @@ class ImpiProcessGroup(ProcessGroup):
         which other collective was called."""
         members = range(self._size) if work.peer is None else self._peers(work)
         try:
-            self.store.set(f"waits/{self._rank}", f"{work.seq} {work}")
+            self._note_wait(work)
             for member in members:
                 if member != self._rank and self.store.check([f"left/{member}"]):
                     seq, _, why = self.store.get(f"left/{member}").decode().partition(" ")
                     if why:
-                        return f"{self.called([member])} ended with {why}"
+                        return f"{work}: {self.called([member])} ended with {why}"
                     if work.peer is None and int(seq) < work.seq:
-                        return f"{self.called([member])} left the group without it"
+                        return f"{work}: {self.called([member])} left the group without it"
                     if work.peer is not None and time.monotonic() - work.begun > 5 * LINGER:
-                        return f"{self.called([member])} left the group"
+                        return f"{work}: {self.called([member])} left the group"
             return self._compare_waits()
         except DistNetworkError:
             if any(self.ranks[member] == 0 for member in members):
-                return "rank 0, which keeps the store, has ended or destroyed its groups"
+                return f"{work}: rank 0, which keeps the store, has ended or destroyed its groups"
         except RuntimeError:
             pass  # then nothing is known
         return ""
+
+    def _note_wait(self, work: Work) -> None:
+        self.store.set(f"waits/{self._rank}", f"{work.seq} {work}|{describe_caller(work.caller)}")
 
     def _peers(self, work: Work) -> Sequence[int]:
         return [work.peer] if work.peer is not None and work.peer >= 0 else []
@@ -242,7 +253,7 @@ class ImpiProcessGroup(ProcessGroup):
 
     def _exchange_notes(self, work: Work, seconds: float) -> dict[int, tuple[int, str]]:
         """Note that this rank is in `work`; where the others are so long after, by number and name."""
-        self.store.set(f"waits/{self._rank}", f"{work.seq} {work}")
+        self._note_wait(work)
         time.sleep(seconds)
         seen = {}
         for member in range(self._size):
@@ -254,12 +265,15 @@ class ImpiProcessGroup(ProcessGroup):
 
     def _describe_mismatch(self, work: Work, seen: dict[int, tuple[int, str]]) -> str:
         calls: dict[str, list[int]] = {str(work): [self._rank]}
-        for member, (number, name) in seen.items():
+        places = {str(work): describe_caller(work.caller)}  # of the first rank in each
+        for member, (number, call) in seen.items():
+            name, _, place = call.partition("|")
             if number == work.seq:
                 calls.setdefault(name, []).append(member)
+                places.setdefault(name, place)
         if len(calls) == 1:
             return ""
-        words = ", ".join(f"{name} on {self.called(members)}" for name, members in calls.items())
+        words = ", ".join(f"{name}{places[name]} on {self.called(members)}" for name, members in calls.items())
         return f"the ranks called different collectives: {words}"
 
     # --- what torch asks -------------------------------------------------------------------------------------------
@@ -386,6 +400,7 @@ class ImpiProcessGroup(ProcessGroup):
             return Work(self, name, nothing(), results, 0.0)
         size = count_bytes(results if alike is None else alike)
         work = Work(self, name, operation, results, self._limit(options, timeout), peer, size)
+        work.caller = find_caller() if peer is None else None
         self.engine.start(work, getattr(options, "asyncOp", True))
         if self.calls.due:
             self._compare_calls()
