@@ -111,8 +111,9 @@ def _take_in_files(pattern: str) -> tuple[str, ...]:
 def _list_tracked(root: Path) -> set[str]:
     """Returns the files that git tracks although its patterns match them, and the directories that hold these."""
     words = ["git", "-c", "core.fsmonitor=false", "ls-files", "-z", "--cached", "--ignored", "--exclude-standard"]
+    env = {**os.environ, "GIT_ALLOW_PROTOCOL": "none"}  # what is missing of a partial clone is fetched by its programs
     try:
-        listed = subprocess.run(words, cwd=root, capture_output=True, timeout=_GIT_TIMEOUT, check=True).stdout
+        listed = subprocess.run(words, cwd=root, env=env, capture_output=True, timeout=_GIT_TIMEOUT, check=True).stdout
     except (OSError, subprocess.SubprocessError):  # no git here, no repository, or one of somebody else
         return set()
     tracked = set(os.fsdecode(listed).split("\0"))

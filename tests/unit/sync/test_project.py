@@ -138,6 +138,28 @@ def test_what_git_tracks_is_sent_although_its_patterns_match_it(tmp_path: Path) 
     )
 
 
+def test_no_program_of_a_repository_is_started(tmp_path: Path) -> None:
+    """A partial clone of somebody else lacked a file of patterns: git fetched it, by the command of its settings."""
+    made = tmp_path / "made"
+    settings = {"extensions.partialClone": "origin", "remote.origin.promisor": "true", "remote.origin.url": "ssh://x/y"}
+    settings |= {"core.repositoryformatversion": "1", "core.sshCommand": f"touch {made};"}
+
+    def git(*words: str) -> bytes:
+        return subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True).stdout
+
+    git("init", "-q")
+    (tmp_path / ".gitignore").write_text("*.bin\n")
+    git("add", ".")
+    blob = git("rev-parse", ":.gitignore").decode().strip()
+    git("update-index", "--skip-worktree", ".gitignore")
+    (tmp_path / ".gitignore").unlink()
+    (tmp_path / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    for name, value in settings.items():
+        git("config", name, value)
+    compile_project_ignore(tmp_path, ())
+    assert not made.exists()
+
+
 def test_results_are_left_out_of_the_next_sync_and_of_git(tmp_path: Path) -> None:
     old = tmp_path / "old"
     old.mkdir()
