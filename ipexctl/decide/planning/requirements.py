@@ -105,11 +105,12 @@ def parse_requirements(text: str, place: str) -> Iterator[Requirement | str]:
     number, joined, first = 0, "", 0
     for number, raw in enumerate(text.splitlines(), 1):
         first = first if joined else number
-        joined += raw
-        if joined.endswith("\\"):
+        words, *comment = re.split(r"(?:^|\s)#", raw, maxsplit=1)
+        joined += words
+        if joined.endswith("\\") and not comment:  # to uv a comment ends with its line, whatever that ends with
             joined = joined[:-1]
             continue
-        line, joined = re.split(r"(?:^|\s)#", joined, maxsplit=1)[0].strip(), ""
+        line, joined = joined.strip(), ""
         option = _OPTION.fullmatch(line)
         name, value = (option[1], option[2].strip().strip("'\"")) if option else ("", line)
         if name in ("-r", "--requirement"):

@@ -33,6 +33,7 @@ from ipexctl.model.stack import Arch, BindingOffer, Index, InstallMarker, Stack,
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.model.wheels import Lock, Wheel
+from ipexctl.verbs.install.requirements import list_texts
 
 _IMPI, _BINDING = "impi-torch", "oneccl-bind-pt"
 _BASE_HINT = "check the names; where they are right, name what has them: --index-url, --find-links or --wheels"
@@ -72,7 +73,8 @@ class LockRequest(Record):
         task, sources = self.task, read_sources(self.task, self.context)
         words = (task.index_url or "", *task.extra_index_url, *task.find_links)
         if self.context.by_playbook:
-            return replace(sources, foreign=any(words))
+            addressed = any(re.search("https?://", text, re.IGNORECASE) for _, text in list_texts(task))
+            return replace(sources, foreign=any(words) or addressed)
         return replace(sources, named=(*sources.named, *words))
 
     @property

@@ -1,6 +1,7 @@
 """The requirements of an install, looked at before any host is: what is no wheel is refused, or of the user's own
 projects a wheel is built, here."""
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +22,8 @@ from ipexctl.model.text import printable, strip_credentials
 from ipexctl.model.wheels import parse_wheel_name
 
 _INCLUDE_DEPTH = 8  # files that include one another
+_INCLUDED = 1000  # files
+_INCLUDE = re.compile(r"^\s*(?:-[rc]|--(?:requirement|constraint))[\s=]*(\S+)", re.MULTILINE)
 _SHOWN_FAULTS = 10
 _BUILD = "build the wheel"
 
@@ -31,8 +34,10 @@ def fix_requirements(task: Task, *, builds: bool = False) -> Task:
     """Returns the task with wheels that it names by relative paths at their places, which are the same from everywhere.
     Raises `UsageError` for requirements that would have to be built, with what to do instead; ``builds``: not for the
     projects that `build_projects` takes."""
-    if task.build and isinstance(task, Install) and not builds:
-        raise UsageError("install takes wheels, and builds nothing", reasons=["--build is for the command line"])
+    if isinstance(task, Install) and not builds:
+        if task.build:
+            raise UsageError("install takes wheels, and builds nothing", reasons=["--build is for the command line"])
+        _refuse_variables(task)
     if wrong := [text for text in task.build if read_package_name(text) != canonicalize_name(text)]:
         raise UsageError("--build takes names of packages", reasons=wrong)
     given: list[Requirement] = [_parse_option(text) for text in task.with_]
@@ -52,6 +57,41 @@ def fix_requirements(task: Task, *, builds: bool = False) -> Task:
         hint = f"--find-links {shlex.quote(str(Path(relative[0].target).parent))}, and the package by its name"
         raise UsageError("requirements name wheels by relative paths", reasons=reasons, hint=hint)
     return replace(task, with_=tuple(_anchor_wheel(each) for each in given))
+
+
+def _refuse_variables(task: Install) -> None:
+    """Refuses variables of the environment that uv would put into what a playbook requires: its author chooses where
+    they go. A file that is included by its address cannot be looked at. Raises `UsageError`."""
+    reasons = []
+    for place, text in list_texts(task):
+        reasons += [f"{place}: {printable(text[at : at + 60])}" for at in (text.find("${"),) if at >= 0]
+        reasons += [f"{place} includes {printable(each, 300)}" for each in _list_includes(text) if ":" in each]
+    if reasons:
+        what = "requirements of a playbook take no variables of the environment, and include no addresses"
+        hint = "with: in the playbook may have ${NAME} in it, and --allow-env NAME permits it"
+        raise UsageError(what, reasons=reasons[:_SHOWN_FAULTS], hint=hint)
+
+
+def list_texts(task: Install) -> Iterator[tuple[str, str]]:
+    """Yields the texts of all that a task requires, each with where it stands: of ``--with``, and of the files with
+    those that they include."""
+    yield from (("with", text) for text in task.with_)
+    waiting, seen = [Path(name) for name in task.requirements], set[Path]()
+    while waiting:
+        path = waiting.pop()
+        if path in seen or not path.is_file():
+            continue
+        if len(seen) > _INCLUDED:
+            raise UsageError(f"{printable(str(path), 300)}: more than {_INCLUDED} files that include one another")
+        seen.add(path)
+        text = read_input(path).text
+        yield printable(str(path), 300), text
+        waiting += [path.parent / each for each in _list_includes(text)]
+
+
+def _list_includes(text: str) -> list[str]:
+    """Returns the files and addresses that a file includes, as written, and perhaps some of its comments."""
+    return [each.strip("'\"") for part in (text, re.sub(r"\\\r?\n", " ", text)) for each in _INCLUDE.findall(part)]
 
 
 def list_packages(files: Sequence[str]) -> set[str]:

@@ -69,6 +69,33 @@ def test_a_project_is_refused_with_the_way_out(here: Path, with_: str, reason: s
     assert (caught.value.hint or "").startswith(build)
 
 
+def test_a_comment_hides_no_project_that_uv_would_build(here: Path) -> None:
+    (here / "r.txt").write_text("tabulate # a comment \\\n-e ./pkg\n# another \\\n--editable=./pkg\n")
+    with pytest.raises(UsageError, match="builds nothing") as refused:
+        fix_requirements(Install(requirements=("r.txt",)))
+    assert refused.value.reasons == (f"r.txt:2: -e ./pkg is {PROJECT}", f"r.txt:4: -e ./pkg is {PROJECT}")
+
+
+@pytest.mark.parametrize(
+    ("with_", "files"),
+    [
+        ("a @ https://elsewhere.example/${TOKEN}/a-1-py3-none-any.whl", {}),
+        ("", {"r.txt": "--extra-index-url https://elsewhere.example/${TOKEN}/simple\n"}),
+        ("", {"r.txt": "numpy\n-c more.txt # c\n", "more.txt": "a @ https://elsewhere.example/${TOKEN}/a.whl\n"}),
+        ("", {"r.txt": "# c \\\n--requirement='more.txt'\n", "more.txt": "-f https://e.example/${TOKEN}\n"}),
+        ("", {"r.txt": "numpy\n-c \\\n https://elsewhere.example/c.txt\n"}),
+    ],
+)
+def test_a_playbook_sends_no_variable_with_what_it_requires(here: Path, with_: str, files: dict[str, str]) -> None:
+    """uv puts variables into URLs, also of files that are included, so that their author's server got a token."""
+    for name, text in files.items():
+        (here / name).write_text(text)
+    task = Install(with_=(with_,) if with_ else (), requirements=("r.txt",) if files else ())
+    with pytest.raises(UsageError, match="requirements of a playbook take no variables"):
+        fix_requirements(task)
+    assert fix_requirements(task, builds=True) == task, "they are the user's own words"
+
+
 def test_a_path_of_the_machine_that_conda_built_on_is_to_be_a_version(here: Path) -> None:
     (here / "r.txt").write_text("six @ file:///tmp/build/80754af9/six_1644875935023/work\n")
     with pytest.raises(UsageError) as caught:

@@ -136,6 +136,7 @@ def test_hosts_download_nothing_for_which_they_would_send_a_login_unencrypted(tm
         ({"index_url": "https://corp.example/simple"}, {}, True, False),
         ({"extra_index_url": ("https://corp.example/simple",)}, {}, True, False),
         ({"find_links": ("https://corp.example/page",)}, {}, True, False),
+        ({"with_": ("a @ https://corp.example/a-1-py3-none-any.whl",)}, {}, True, False),
         ({"index_url": "https://corp.example.evil/simple"}, {}, False, False),
         ({"index_url": "http://corp.example/simple"}, {}, False, False),
         ({}, {"PIP_EXTRA_INDEX_URL": "https://corp.example/simple"}, True, True),
