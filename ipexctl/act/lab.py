@@ -34,6 +34,7 @@ ADDRESS = "127.0.0.1"
 _SBIN = "/usr/sbin:/usr/local/sbin:/sbin"  # not on an ordinary user's PATH
 _SFTP = ("/usr/lib/openssh", "/usr/libexec/openssh", "/usr/lib/ssh", "/usr/libexec", "/usr/lib64/ssh")
 _RECORD_LIMIT = 1 << 20  # bytes
+_VARIABLES = 8 << 20  # bytes of a process: more than a program can be started with
 _NAME = re.compile("lab[0-9]{1,4}")  # of a host, and of its directory
 _UNSAFE = re.compile(r'["%\\]|[^\x20-\x7e]')  # has a meaning in sshd_config
 
@@ -268,13 +269,22 @@ def find_processes(lab: Lab, server: Server | None = None) -> set[int]:
             if state == "Z":
                 continue
             parents[pid] = int(parent)
-            if marks <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
+            if marks <= _read_variables(pid):
                 pids.add(pid)
     new = pids
     while new:
         new = {pid for pid, parent in parents.items() if parent in new} - pids
         pids |= new
     return pids
+
+
+def _read_variables(pid: int) -> set[bytes]:
+    """Returns what a process was started with; nothing of another user's, whose variables may have no end (prctl(2)).
+    Raises `OSError`."""
+    if f"\nUid:\t{os.getuid()}\t" not in Path(f"/proc/{pid}/status").read_text("utf-8", "replace"):
+        return set()
+    with Path(f"/proc/{pid}/environ").open("rb") as file:
+        return {*file.read(_VARIABLES).split(b"\0")}
 
 
 def remove_lab(lab: Lab) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,16 @@ def test_a_process_of_the_same_number_is_not_the_server(tmp_path: Path) -> None:
     for started, boot, expected in ((own, here, True), (own + 1, here, False), (own, "other", False)):
         server = Server("lab0", 1, os.getpid(), started)
         assert act.is_server_alive(Lab(tmp_path, ("lab0",), "ann", "c0ffee", boot, (server,)), server) is expected
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root reads what others' processes were started with")
+def test_a_process_of_another_user_is_none_of_a_lab(tmp_path: Path) -> None:
+    """`lab down` ended it, and read all of its variables, which may be terabytes."""
+    with subprocess.Popen(["/bin/sleep", "300"], env={act.ENV_TAG: "c0ffee"}, user=4242) as process:
+        try:
+            assert act.find_processes(lab(tmp_path)) == set()
+        finally:
+            process.kill()
 
 
 def test_a_record_that_cannot_be_read_is_an_error_and_a_missing_one_is_no_lab(tmp_path: Path) -> None:
