@@ -19,7 +19,7 @@ from pathlib import Path
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
-from ipexctl.model.json_values import JsonObject, convert_json
+from ipexctl.model.json_values import JsonObject, parse_json
 from ipexctl.model.reports import CommandReport, LostOutput
 from ipexctl.model.text import pluralize, printable
 from ipexctl.store import event_json
@@ -31,6 +31,7 @@ _OPEN_FILES = 128  # of the ranks at once; a big cluster has more streams than a
 _MERGE = 0.1  # seconds of one stream that become one reference in events.jsonl
 _MERGE_BYTES = 1 << 20
 _BUFFER = 1 << 15
+_STACKS = 32  # files of stacks for each rank of a run, on average
 _REPORT_SIZE_LIMIT = 1 << 26  # bytes
 PLAIN_NAME = re.compile(r"[\w-][\w.-]{,99}", re.ASCII)
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
@@ -89,6 +90,7 @@ class _File:
 
     name: str
     at: int  # the descriptor of its directory: a link that replaces the directory is not followed
+    starts: int = 0  # of runs, when it was written to last
     size: int = 0  # bytes in the file, marks included
     lost: int = 0  # missing in all
     gap: int = 0  # of these, since the last byte that was written
@@ -133,6 +135,9 @@ class RunRecord:
         self._files: dict[tuple[int, str], _File] = {}
         self._open: OrderedDict[str, int] = OrderedDict()  # descriptors by the file's name
         self._waiting: dict[tuple[int, str], _Reference] = {}  # to merge, in order of their first byte
+        self._run, self._starts = "", 0  # that goes on, and how many were started
+        self._stacks: dict[str, None] = {}  # names of files, the newest at the end
+        self._room = 4 * _STACKS  # for them
         self._since = 0.0
         self._buffer = bytearray()
         self._documents_lost: list[str] = []
@@ -147,9 +152,9 @@ class RunRecord:
         if isinstance(event, e.Planned):
             self._append_plan(event.verb, event.text)
         if isinstance(event, e.RankStack) and event.text:
-            self.write_document(f"stacks-{event.rank}-{event.pid}.txt", event.text.encode("utf-8", "replace"))
+            self._write_stack(event)
         if isinstance(event, e.RunStarted):
-            self._mark_next_run(event.run)
+            self._run, self._starts, self._room = event.run, self._starts + 1, _STACKS * max(len(event.ranks), 4)
         self._append_event_line(event_json.encode_event(stamped))
         if not isinstance(event, e.Progress):
             self._flush_events()
@@ -183,8 +188,9 @@ class RunRecord:
 
     def _record_output(self, at: float, event: e.Output) -> None:
         key = (event.rank, event.stream)
-        file = self._files.setdefault(key, _File(f"{event.rank}.{event.stream}", self._ranks))
+        file = self._files.setdefault(key, _File(f"{event.rank}.{event.stream}", self._ranks, self._starts))
         self._append_gap_mark(file)
+        self._mark_next_run(file)
         offset, data = file.size, event.data
         lost = len(data) - (0 if file.gap else self._append(file, data))
         file.count_lost(lost)
@@ -281,11 +287,24 @@ class RunRecord:
             mark = MARK + f"{pluralize(file.gap, 'byte')} missing here: not stored]\n".encode()
             file.gap = 0 if self._append_whole(file, mark) else file.gap
 
-    def _mark_next_run(self, run: str) -> None:
-        """A line in the ranks' files where those of another run of this command go on: it was started again, or a
-        playbook has two. The last line before may have no end."""
-        for file in self._files.values():
-            self._append_whole(file, MARK + f"{run} begins here]\n".encode())
+    def _mark_next_run(self, file: _File) -> None:
+        """A line in a rank's file where another run of this command goes on: it was started again, or a playbook has
+        two. The last line before may have no end."""
+        if file.starts != self._starts:
+            self._append_whole(file, MARK + f"{self._run} begins here]\n".encode())
+            file.starts = self._starts
+
+    def _write_stack(self, event: e.RankStack) -> None:
+        """A file for each process, the newest ones where a host tells of more than a run has."""
+        name = f"stacks-{event.rank}-{event.pid}.txt"
+        self._stacks.pop(name, None)
+        self._stacks[name] = None
+        if len(self._stacks) > self._room:
+            oldest = next(iter(self._stacks))
+            del self._stacks[oldest]
+            with suppress(OSError):
+                os.unlink(oldest, dir_fd=self._at)
+        self.write_document(name, event.text.encode("utf-8", "replace"))
 
     def _write_references(self) -> None:
         """References that waited for their continuation are written."""
@@ -386,8 +405,7 @@ def is_record_in_use(directory: Path) -> bool:
 def read_report(directory: Path) -> CommandReport | None:
     """The report of a saved run; None while it goes on, and of one that is damaged."""
     try:
-        data = event_json.load_json(read_regular_file(directory / REPORT, _REPORT_SIZE_LIMIT))
-        report = convert_json(CommandReport, data)
+        report = parse_json(CommandReport, read_regular_file(directory / REPORT, _REPORT_SIZE_LIMIT))
     except (OSError, ValueError):
         return None
     run = report.run

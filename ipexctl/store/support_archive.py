@@ -28,6 +28,9 @@ _TAILS = ("tail",)  # of a rank's end: its last lines
 _LINE, _OBJECT = 1 << 20, 1 << 26  # bytes: a longer line is masked in pieces, and of a longer document the beginning
 
 
+_VALUES_LIMIT = 3_000_000  # of a document, which take twenty times its bytes: with more it is masked as text
+
+
 def _fold_name(name: str) -> str:
     """``ranks/*.out``: the same word for the files of all ranks."""
     return re.sub(r"(?<=[/-])\d+(?=[.-])", "*", name)
@@ -137,6 +140,8 @@ def _mask_objects(file: IO[bytes], name: str, masker: Masker, *, with_output: bo
     """JSON, an object a line or one document; what is damaged is masked as text."""
     for data in _read_lines(file) if name.endswith("l") else [file.read(min(_OBJECT, _find_end(file)))]:
         try:
+            if sum(map(data.count, (b",", b"[", b"{"))) > _VALUES_LIMIT:
+                raise ValueError
             value = _mask_json(json.loads(data), masker, with_output)
         except (ValueError, RecursionError):
             yield from _mask_lines([data], masker)

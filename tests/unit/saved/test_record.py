@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import stat
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -269,6 +270,31 @@ def test_output_of_a_restarted_run_begins_on_a_line_of_its_own(runs: Path) -> No
     second = [at for at, line in enumerate(events) if json.loads(line)["event"] == "run-started"][1]
     (made.directory / "events.jsonl").write_text("".join(events[: second + 1]))
     assert replayed(0)[-1] == b"two\n", "the mark is no output, what stands behind it is"
+
+
+def test_starts_and_stacks_without_an_end_take_little_of_the_disk(runs: Path) -> None:
+    """70 bytes of a head's journal were a line in the file of each rank, or a file of their own."""
+    made = RunRecord(runs, make_name(AT))
+    for name in ("brave-elm", "calm-oak", "dry-fir"):
+        made.handle_event(Stamped(AT, e.RunStarted(name, "h0", ("h0",), "mpirun")))
+        if name != "calm-oak":
+            made.handle_event(out(0, b"one\n"))
+    for pid in range(140):
+        made.handle_event(Stamped(AT, e.RankStack(0, "h0", pid, "S", "", "File x")))
+    made.close()
+    assert (made.directory / "ranks/0.out").read_bytes() == b"one\n\n[ipexctl: dry-fir begins here]\none\n"
+    assert {path.name for path in made.directory.glob("stacks-*")} == {f"stacks-0-{pid}.txt" for pid in range(12, 140)}
+
+
+def test_a_strangers_report_takes_little_more_than_its_bytes(tmp_path: Path) -> None:
+    """60 MiB of empty lists took 1.6 GiB and 10 s, in each `runs`."""
+    data = b'{"x": [' + b"[]," * 3_000_000 + b"[]]}"
+    (tmp_path / "report.json").write_bytes(data)
+    tracemalloc.start()
+    assert read_report(tmp_path) is None
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100 << 20, "64 MiB of it are the room for the file"
 
 
 def test_a_ranks_file_whose_place_is_taken_by_a_directory_is_lost_and_counted(runs: Path) -> None:

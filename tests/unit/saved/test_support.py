@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import tarfile
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,16 @@ def test_a_hole_in_the_record_of_somebody_else_is_the_end_of_its_file(runs: Path
     assert parts.keys() == ALWAYS
     assert parts["debug.log"] == 0
     assert max(parts.values()) < 1 << 20
+
+
+def test_a_document_of_millions_of_values_is_masked_as_text(runs: Path, saved: Path, tmp_path: Path) -> None:
+    """64 MiB of empty lists took 3 GiB."""
+    (saved / "report.json").write_bytes(b"[" + b"[]," * 3_100_000 + b"[]]")
+    tracemalloc.start()
+    pack(runs, tmp_path / "a.tar.gz")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100 << 20
 
 
 def test_what_goes_in_is_listed_before_it_is_written(runs: Path, saved: Path, tmp_path: Path) -> None:
