@@ -219,8 +219,9 @@ def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(s
         if isinstance(event, e.StepStarted) and event.step == "sweep":
             events += [story.throw(Interrupted(signal.SIGINT)), *story]  # as the loop does with a signal
     (proof,) = of(e.CleanupChecked, events)
-    assert set(proof.unchecked) | {end.host for end in of(e.StepEnded, events) if end.step == "sweep"} == {"a", "b"}
+    searched = {end.host for end in of(e.StepEnded, events) if end.step == "sweep"}
     assert proof.unchecked
+    assert not searched.intersection(proof.unchecked)
     fold = RunFold()
     for event in events:
         fold.handle_event(e.Stamped(time.time(), event))
