@@ -85,6 +85,11 @@ def format_ranks(numbers: Sequence[int]) -> str:
     return f"rank{'' if len(numbers) == 1 else 's'} {format_cpus(numbers)}"
 
 
+def format_all_ranks(count: int) -> str:
+    """``all 4 ranks``, ``both ranks``."""
+    return "both ranks" if count == 2 else f"all {count} ranks"
+
+
 def fold_names(names: Iterable[str], most: int = 6) -> str:
     """Names, folded as hostfiles and ``--limit`` write them: ``xeon[01-04,06], gpu1``. At most so many words."""
     known = list(dict.fromkeys(names))

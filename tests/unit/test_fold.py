@@ -163,7 +163,7 @@ def test_a_loss_that_is_no_number_is_told_alike_by_every_view() -> None:
     apart = "loss is NaN on rank 0 on a since step 30 (2.342 at step 29), later on rank 1"
     for outputs, text in (
         (lines, "loss is NaN on rank 0 on a since step 30 (2.342 at step 29)"),
-        (both, "loss is inf on all 2 ranks since step 30 (2.342 at step 29)"),
+        (both, "loss is inf on both ranks since step 30 (2.342 at step 29)"),
         (later, apart),
         (silent, apart),
     ):

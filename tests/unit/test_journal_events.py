@@ -107,9 +107,7 @@ def test_a_stall_its_stacks_and_what_they_say_together() -> None:
     assert stragglers == e.Stalled((1,), 60.0, "stragglers", {}, True, 7.0)
     some = journal.Stall([1], False, True, 300.0, {1: "T"})
     ended = rank_records.RankEnded(1, "node1", 0)
-    silent = (
-        "no progress for 300 s: rank 0 on node0 is silent (all use the processor; rank 1 on node1 ended with code 0)"
-    )
+    silent = "no progress for 300 s: rank 0 on node0 is silent (uses the processor; rank 1 on node1 ended with code 0)"
     assert describe(read(ended, stall._replace(ranks=[0], states={0: "R"}))[-1])[3] == silent
     *_, resumed, message = read(some, journal.Resumed(9.0))
     assert resumed == e.Resumed(9.0)
@@ -180,7 +178,7 @@ def test_stacks_on_request_are_compared_without_a_stall() -> None:
     assert [type(event) for event in seen] == [e.RankStack, e.RankStack]
     assert describe(message)[0] == "info"
     assert describe(message)[2] == "stacks"
-    assert describe(message)[3].startswith("all 2 ranks are at the same place")
+    assert describe(message)[3].startswith("both ranks are at the same place")
 
 
 def test_stacks_of_a_slow_run_are_places_and_nothing_that_is_shown() -> None:
@@ -202,7 +200,7 @@ def test_a_stall_during_a_request_is_compared_with_the_stacks_of_the_request() -
     stall = journal.Stall([0, 1], True, True, 300.0, {0: "S", 1: "S"})
     events = read(journal.StacksRequested("r"), stacks[0], stall, stacks[1], journal.InquiryEnded())
     [compared] = [event for event in events if isinstance(event, e.StallCompared)]
-    assert compared.text.startswith("all 2 ranks are at the same place")
+    assert compared.text.startswith("both ranks are at the same place")
 
 
 @pytest.mark.parametrize(
@@ -330,7 +328,7 @@ def test_a_script_that_meets_elsewhere_is_named_at_once_where_that_cannot_go_wel
     early = journal.Stall([0, 1], True, True, 20.0, {0: "S", 1: "S"}, early=True)
     reported = read(meets(0), early, *stall)
     assert any(isinstance(event, e.Stalled) for event in reported)
-    assert "no progress for 20 s: all 2 ranks on node0, node1 wait in the rendezvous" in str(reported)
+    assert "no progress for 20 s: both ranks on node0, node1 wait in the rendezvous" in str(reported)
     assert not any(isinstance(event, e.Stalled) for event in read(early, *stall))
 
 

@@ -14,7 +14,7 @@ from ipexctl.model.errors import Hint
 from ipexctl.model.events import RankStack, Stalled
 from ipexctl.model.json_values import Record, parse_json
 from ipexctl.model.reports import RankOutcome
-from ipexctl.model.text import format_ranks, group_pairs, join_names, printable
+from ipexctl.model.text import format_all_ranks, format_ranks, group_pairs, join_names, printable
 from ipexctl.protocol.hooks import RAISED
 from ipexctl.protocol.paths import HOOK_FILES, PROFILE_HOOK_FILES
 
@@ -348,11 +348,12 @@ def describe_stall(stalled: Stalled, hosts: Sequence[str], *, hopeless: bool = F
         for letter, text in odd.items()
     )
     if stalled.kind == "all":
-        what = odd_text or ("all use the processor" if states.keys() == {"R"} else f"processes: {counts}")
+        use = "uses" if len(stalled.ranks) == 1 else "all use"
+        what = odd_text or (f"{use} the processor" if states.keys() == {"R"} else f"processes: {counts}")
         what += f"; {_locate_ranks(ended, hosts)} ended with code 0" if ended else ""
         if len(stalled.ranks) == 1:
             return f"no progress for {seconds}: {_locate_ranks(stalled.ranks, hosts)} is silent ({what})"
-        where = f"all {len(stalled.ranks)} ranks on {_format_hosts(stalled.ranks, hosts)}"
+        where = f"{format_all_ranks(len(stalled.ranks))} on {_format_hosts(stalled.ranks, hosts)}"
         return f"no progress for {seconds}: {where} {'wait in the rendezvous' if hopeless else f'are silent ({what})'}"
     verb = "is" if len(stalled.ranks) == 1 else "are"
     where = _locate_ranks(stalled.ranks, hosts)
@@ -387,7 +388,7 @@ def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
         verb = "wait" if all(group.waits for group in groups) else "are"
         lines.append(f"the ranks {verb} at {len(groups)} different places")
     elif len(most.ranks) > 1 and most.function:
-        lines.append(f"all {len(most.ranks)} ranks are at the same place")
+        lines.append(f"{format_all_ranks(len(most.ranks))} are at the same place")
     labels = [format_ranks(group.ranks) for group in groups]
     if few and not odd:
         labels = [f"{label} on {join_names(group.hosts, 4)}" for label, group in zip(labels, groups, strict=True)]

@@ -15,7 +15,7 @@ from ipexctl.model import run_state as rs
 from ipexctl.model.answers import get_answer_kind
 from ipexctl.model.errors import Kind
 from ipexctl.model.reports import HostStep, LostLoss, StallPlace
-from ipexctl.model.text import format_ranks
+from ipexctl.model.text import format_all_ranks, format_ranks
 
 _TAIL_SIZE = 1 << 12  # bytes of output of each rank, and of mpirun, that are kept for last words
 _LINES = 2000  # lines that are read in a second, of all ranks together; about 2 % of a core
@@ -564,7 +564,7 @@ def _describe_lost_loss(lost: LostLoss, ranks: list[rs.RankState]) -> str:
     if len(first) == 1:
         where += f" on {ranks[first[0]].host}"
     elif len(first) == len(ranks):
-        where = f" on all {len(ranks)} ranks"
+        where = f" on {format_all_ranks(len(ranks))}"
     later = f", later on {format_ranks(lost.later)}" if lost.later else ""
     since = "" if lost.step is None else f" since step {lost.step}"
     counted = lost.last_step is not None and (lost.step is None or lost.last_step <= lost.step)  # else anew, by epoch

@@ -152,7 +152,7 @@ def test_a_rank_at_a_place_that_does_not_say_what_keeps_it_is_explained(frames: 
 
 
 def test_all_at_one_place_and_each_at_another_are_reported() -> None:
-    assert format_comparison(group_stacks([stack(0), stack(1)]), 2)[0] == "all 2 ranks are at the same place"
+    assert format_comparison(group_stacks([stack(0), stack(1)]), 2)[0] == "both ranks are at the same place"
     other = FAULT.replace("/torch/distributed/", "/numpy/")
     assert (
         format_comparison(group_stacks([stack(0, other), stack(1, LOADER)]), 2)[0]
@@ -217,7 +217,7 @@ def test_a_stall_is_one_line_with_ranks_hosts_and_states() -> None:
 def test_a_state_that_no_kernel_has_is_shown_as_it_came() -> None:
     """A damaged record: the watching goes on."""
     stall = Stalled((0, 1), 60.0, "all", {"0": "", "1": "tD"})
-    assert describe_stall(stall, ["a", "b"]).startswith("no progress for 60 s: all 2 ranks on a, b are silent")
+    assert describe_stall(stall, ["a", "b"]).startswith("no progress for 60 s: both ranks on a, b are silent")
 
 
 def test_one_rank_has_a_verb_of_its_own() -> None:
