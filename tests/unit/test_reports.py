@@ -474,6 +474,17 @@ def test_a_crash_of_a_program_is_not_laid_to_the_packages_of_python() -> None:
         assert bool(diagnosis.command) == (suspect == "libraries")
 
 
+def test_a_crash_whose_backtrace_names_its_line_needs_no_other_build() -> None:
+    frames = "#2  0x7f1 in ???\n\tat ./signal/libc_sigaction.c:0\n#3  0x5e2 in heat\n\tat /home/u/heat.f90:30\n"
+    output = e.Output(1, "b", "err", f"Backtrace for this error:\n{frames}".encode())
+    started, *failed = done(end(1, None, signal=11), reason="rank")
+    stage = e.RankStage(1, "b", "program", 100.0)
+    for written, fix in (([output], "its backtrace names the line: heat.f90:30"), ([], "a build of it with -g")):
+        diagnosis = of_run(fold_with_catalogue([started, failed[0], stage, *written, *failed[1:]])).diagnosis
+        assert diagnosis
+        assert diagnosis.fix.startswith(fix)
+
+
 def test_a_run_that_lost_a_host_ends_with_the_same_run_without_it() -> None:
     started = replace(STARTED, words=("run", "--ppn", "2", "train.py"), selection_flags=("-f", "lab/hosts"))
     ends = [end(0, None, cause="stopped"), end(1, None, cause="stopped")]

@@ -2,6 +2,7 @@
 that it names: those of ``[sigkill.sent]`` stand for those of ``[sigkill]`` where `_is_sent` holds."""
 
 import posixpath
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from ipexctl.model.reports import RankOutcome
 from ipexctl.model.run_state import RunState
 from ipexctl.model.text import format_size, join_names
 
+_BACKTRACE_PLACE = re.compile(r"^#\d+ .*\s+at (?!\.\./)(?:.*/)?([^\s/]+:[1-9]\d*)$", re.MULTILINE)  # gfortran's
 _LOCAL_MODULE = "local-module"  # as `script_imports.describe_local_modules` has it
 
 
@@ -50,6 +52,11 @@ def _is_without_launcher(failure: _Failure) -> _Shown | None:
 def _is_no_python(failure: _Failure) -> _Shown | None:
     stages = {each.stage for each in failure.state.ranks[failure.rank.rank].stages}
     return _Shown() if stages & {"program", "python"} == {"program"} else None
+
+
+def _has_backtrace(failure: _Failure) -> _Shown | None:
+    place = _BACKTRACE_PLACE.search(failure.rank.tail)
+    return _Shown({"place": place[1]}) if place and _is_no_python(failure) else None
 
 
 def _was_warned(failure: _Failure) -> _Shown | None:
@@ -137,6 +144,7 @@ def _had_room_before(failure: _Failure) -> _Shown | None:
 
 CIRCUMSTANCES: Mapping[str, Callable[[_Failure], _Shown | None]] = {
     "without-launcher": _is_without_launcher,
+    "backtrace": _has_backtrace,
     "no-python": _is_no_python,
     "warned": _was_warned,
     "not-sent": _is_not_sent,
