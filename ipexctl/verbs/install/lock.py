@@ -421,7 +421,8 @@ def _resolve_wheels(
         wheels = ()
     if hashes <= {wheel.sha256 for wheel in wheels}:
         return wheels
-    exact = {wheel.name: f"{wheel.name} @ {wheel.url}#sha256={wheel.sha256}" for wheel in own}
+    plain = {wheel: wheel.url.replace("${", "%24{") for wheel in own}  # an index says it, and uv would put variables in
+    exact = {wheel.name: f"{wheel.name} @ {url}#sha256={wheel.sha256}" for wheel, url in plain.items()}
     asked = [exact.get(read_package_name(text), text) for text in asked]
     return packages.resolve_wheels(tool, asked, request.target, sources)
 

@@ -5,6 +5,7 @@ import os
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Literal
 
@@ -294,6 +295,27 @@ def test_a_release_is_not_taken_from_a_further_index(tmp_path: Path, pips: wheel
     assert (refused.value.exit, "--extra-index-url MIRROR" in (refused.value.hint or "")) == (Exit.STEP, True)
     # Named on the command line, the same index is the user's word for this release.
     assert table.lock(extra_index_url=(pips.url,))[TORCH].version == "2.8.0+theirs"
+
+
+def test_an_index_gets_no_variable_by_the_address_of_a_wheel(
+    tmp_path: Path, pips: wheels.Index, public: wheels.Index
+) -> None:
+    """uv was asked for exactly that wheel, and put the variable into its address."""
+    torch = public.wheels[0]
+    link = f'<a href="/files/{torch.filename}?x=${{TOKEN}}#sha256={torch.sha256}">{torch.filename}</a>'
+
+    def give_link(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        wanted = path.startswith(f"/files/{torch.filename}?")
+        if path == "/simple/torch/" or wanted:
+            wheels.reply(handler, 200, torch.data if wanted else link.encode())
+        return path == "/simple/torch/" or wanted
+
+    public.misbehave = give_link
+    table = make_table(tmp_path, "2.8.0", public.url, pips.url, Index("torch-cpu", CLOSED, "index", (TORCH,)))
+    table.environ["TOKEN"] = "geheim"
+    assert table.lock()[TORCH].version == "2.8.0"
+    assert [each for each in public.asked if "TOKEN" in each[1]]
+    assert not [each for each in public.asked if "geheim" in each[1]]
 
 
 @pytest.mark.parametrize("way", ["index_url", "extra_index_url", "pip"])
