@@ -37,41 +37,47 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> FileTree:
     reasons: list[str] = []
     top = os.path.realpath(root)
 
-    def walk(directory: str, prefix: str) -> None:
+    def list_items(directory: str, path: str) -> Iterator[os.DirEntry[str]]:
         try:
             with os.scandir(directory) as scanned:
-                items = sorted(scanned, key=lambda item: item.name)
+                return iter(sorted(scanned, key=lambda item: item.name))
         except OSError as error:
-            reasons.append(f"{printable(prefix or '.')}: {(error.strerror or 'cannot be read').lower()}")
-            return
-        for item in items:
-            path = prefix + item.name
-            is_directory = item.is_dir(follow_symlinks=False)
-            if ignored(path, is_directory):
-                continue
-            try:
-                status = item.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                continue  # removed since the directory was read: not part of the source
-            if (status.st_dev, status.st_ino) in own_output:
-                continue
-            if is_directory:
-                entries.append(TreeEntry(path, "d"))
-                walk(item.path, path + "/")
-            elif item.is_symlink():
-                target = os.readlink(item.path)  # noqa: PTH115
-                if _leaves_tree(top, path, target):
-                    reasons.append(f"{printable(path)} → {printable(target)}")
-                entries.append(TreeEntry(path, "l", target=target))
-            elif stat.S_ISREG(status.st_mode):
-                if not os.access(item.path, os.R_OK):
-                    reasons.append(f"{printable(path)}: permission denied")
-                executable = bool(status.st_mode & 0o111)
-                entries.append(TreeEntry(path, "f", status.st_size, _compute_change_stamp(status), executable))
-            else:
-                skipped.append(path)
+            reasons.append(f"{printable(path or '.')}: {(error.strerror or 'cannot be read').lower()}")
+            return iter(())
 
-    walk(str(root), "")
+    open_directories = [("", list_items(str(root), ""))]  # they may be deeper than Python's stack
+    while open_directories:
+        prefix, items = open_directories[-1]
+        item = next(items, None)
+        if item is None:
+            open_directories.pop()
+            continue
+        path = prefix + item.name
+        is_directory = item.is_dir(follow_symlinks=False)
+        if ignored(path, is_directory):
+            continue
+        try:
+            status = item.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue  # removed since the directory was read: not part of the source
+        if (status.st_dev, status.st_ino) in own_output:
+            continue
+        if is_directory:
+            entries.append(TreeEntry(path, "d"))
+            open_directories.append((f"{path}/", list_items(item.path, f"{path}/")))
+        elif item.is_symlink():
+            target = os.readlink(item.path)  # noqa: PTH115
+            if _leaves_tree(top, path, target):
+                reasons.append(f"{printable(path)} → {printable(target)}")
+            entries.append(TreeEntry(path, "l", target=target))
+        elif stat.S_ISREG(status.st_mode):
+            if not os.access(item.path, os.R_OK):
+                reasons.append(f"{printable(path)}: permission denied")
+            executable = bool(status.st_mode & 0o111)
+            entries.append(TreeEntry(path, "f", status.st_size, _compute_change_stamp(status), executable))
+        else:
+            skipped.append(path)
+
     if reasons:
         more = [f"and {len(reasons) - _SHOWN_PATHS} more"] if len(reasons) > _SHOWN_PATHS else []
         raise UsageError(

@@ -68,7 +68,7 @@ def _refuse_variables(task: Install) -> None:
         reasons += [f"{place} includes {printable(each, 300)}" for each in _list_includes(text) if ":" in each]
     if reasons:
         what = "requirements of a playbook take no variables of the environment, and include no addresses"
-        hint = "with: in the playbook may have ${NAME} in it, and --allow-env NAME permits it"
+        hint = "write ${env:NAME} in the step's own with, and env_allow: [NAME] at the top of the playbook"
         raise UsageError(what, reasons=reasons[:_SHOWN_FAULTS], hint=hint)
 
 

@@ -23,3 +23,13 @@ def test_files_that_this_command_or_its_pipeline_writes_are_left_out(tmp_path: P
         assert list_files(tmp_path) == ["train.py"]
         tee.communicate()
     assert list_files(tmp_path) == ["out.log", "tee.log", "train.py"]
+
+
+def test_a_tree_may_be_deeper_than_pythons_stack(tmp_path: Path) -> None:
+    """It ended the command as a fault of ipexctl's own."""
+    deep = f"{'a/' * 1500}x"
+    subprocess.run(["sh", "-c", 'mkdir -p "${1%x}" && echo x >"$1"', "sh", deep], cwd=tmp_path, check=True)
+    try:
+        assert list_files(tmp_path)[-1] == deep
+    finally:  # pytest's own removal is recursive
+        subprocess.run(["rm", "-rf", tmp_path / "a"], check=True)
