@@ -134,8 +134,12 @@ def write_record(directory: str, kind: str, record: "rank_records.RankRecord") -
 def remove_directory(path: str) -> None:
     """Removes a directory with all that is in it, as far as that is possible."""
     import shutil  # each start of the agent would pay for it
+    import subprocess
 
-    shutil.rmtree(path, ignore_errors=True)
+    with suppress(RecursionError):
+        shutil.rmtree(path, ignore_errors=True)
+    if os.path.isdir(path):  # a rank may have made directories that are deeper than Python's stack
+        subprocess.call(["rm", "-rf", "--", path], stderr=subprocess.DEVNULL)
 
 
 def run_then_record_crash(directory: str, role: str, work: "Callable[[], None]") -> None:

@@ -99,3 +99,14 @@ def test_what_a_controller_has_saved_stays_where_it_is_a_host_itself(
         wait(lambda: kept.over)
     assert (record / "events.jsonl").is_file()
     assert run_control.list_runs_on_head(link) == RunListing()
+
+
+def test_a_directory_of_a_run_is_removed_however_deep_a_rank_made_it(tmp_path: Path) -> None:
+    """Its guard failed at the end of a run that had ended well: the host counted as lost."""
+    made = tmp_path / "run"
+    subprocess.run(["mkdir", "-p", f"{made}/{'a/' * 1500}"], check=True)
+    try:
+        files.remove_directory(str(made))
+        assert not made.exists()
+    finally:  # pytest's own removal is recursive
+        subprocess.run(["rm", "-rf", made], check=True)
