@@ -228,6 +228,7 @@ def test_autocast_of_the_old_module_is_dated() -> None:
         "export A=1; mpirun x\n" * 2000,
         "A='" * 20_000,
         "".join(f"cat <<E{number}\n" for number in range(4000)),
+        "for\n" * 30_000,
         "A0=word\n" + "".join(f"A{number + 1}=$A{number}$A{number}\n" for number in range(60)) + "mpirun x $A60\n",
         "A0=(a b)\n"
         + "".join(f"A{number + 1}=(${{A{number}[@]}} ${{A{number}[@]}})\n" for number in range(60))

@@ -13,6 +13,7 @@ from ipexctl.model.json_values import Record
 QUOTED, BARE, END = "\ue000", "\ue001", "\ue002"
 EXPANSION = re.compile(f"[{QUOTED}{BARE}]([^{END}]*){END}")
 LOOPS = frozenset(("for", "while", "until", "select"))
+_NESTING_LIMIT = 100  # compound commands in one another that are known of a command
 _MARKS = dict.fromkeys(map(ord, (QUOTED, BARE, END)))
 _BLANKS = re.compile(r"(?:[ \t]|\\\n)*(?:#[^\n]*)?")
 _BLANKS_IN_ARRAY = re.compile(r"(?:[ \t\n]|\\\n|(?<=[\s(])#[^\n]*)*")
@@ -125,7 +126,7 @@ class _Reader:
         if words:
             words.append(word)
         elif word in _OPENING:
-            self.inside.append(word)
+            self.inside = [*self.inside[-_NESTING_LIMIT:], word]
             if word in {"for", "select", "case"}:
                 words.append(word)
         elif word in _CLOSING:

@@ -7,6 +7,8 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
 
 from ipexctl.model.json_values import Record, field
 
@@ -25,6 +27,7 @@ _HARMLESS = frozenset({  # keywords of ssh_config(5) about what ipexctl does by 
 HOST_KEY_OPTIONS = frozenset({"stricthostkeychecking", "userknownhostsfile", "globalknownhostsfile"})
 """Keywords about the check of host keys. Only a file of known hosts is used: it does not weaken the check."""
 
+_NAMED_LIMIT = 50  # options of one text that have no effect
 _ONE_FILE = re.compile(r"(?!/dev/null$|none$)[^\s%$]+")
 _OPTION = re.compile(r"\s*(\w+)\s*(?:=\s*|\s)(.*)", re.DOTALL)
 
@@ -36,6 +39,7 @@ class SSHArguments(Record):
     ignored: tuple[str, ...] = ()
 
 
+@lru_cache(1024)  # the hosts of a group have the same
 def read_ssh_arguments(text: str) -> SSHArguments:
     """Returns what the words of a command line of ssh say of a host."""
     try:
@@ -58,8 +62,9 @@ def read_ssh_arguments(text: str) -> SSHArguments:
         elif not _is_harmless(name):
             ignored.append(name)
     checks = [name for name in ignored if name.partition(" ")[0].lower() in HOST_KEY_OPTIONS]
-    # One of them stands for all: they come together.
-    return SSHArguments(values, tuple(dict.fromkeys(checks[0] if name in checks else name for name in ignored)))
+    known = {*checks}  # one of them stands for all: they come together
+    named = dict.fromkeys(checks[0] if name in known else name for name in ignored)
+    return SSHArguments(values, tuple(islice(named, _NAMED_LIMIT)))
 
 
 def _is_harmless(name: str) -> bool:

@@ -50,6 +50,14 @@ def test_a_megabyte_of_a_stranger_takes_neither_minutes_nor_gigabytes(text: str,
     assert why in str(refusal(text))
 
 
+def test_options_of_ssh_are_read_once_for_all_hosts_of_a_group() -> None:
+    """They were read for each host: 100 KB took an hour, and each option that has no effect was kept for each."""
+    options = " ".join(f"-o A{number}=1" for number in range(8_000))
+    inventory = parse_inventory(f"[g:vars]\nansible_ssh_common_args='{options}'\n[g]\nn[1-4096]\n", "hosts")
+    assert len(inventory.warnings) == 50
+    assert "-o" not in inventory.warnings[0]
+
+
 @pytest.mark.parametrize(("line", "expected"), read_table("hostfiles/one_line_is_one_host"))
 def test_one_line_is_one_host(line: str, expected: dict[str, Any]) -> None:
     assert output(one(line)) == output(Host(**expected))
