@@ -127,8 +127,22 @@ def test_what_makes_a_package_that_stays_older_is_named(bench: Bench, index: Ind
     assert refusal.sentence == "packages that stay would become older"
     assert refusal.reasons[0] == "tool 2.0 would become 1.0"
     assert "all versions of old depend on tool<2" in " ".join(refusal.reasons[1:])
-    assert "--venv PATH" in str(refusal.hint)
+    assert str(refusal.hint).splitlines()[-1] == "ipexctl install --with old --with tool==1.0"
     assert bench.marker()["packages"]["tool"] == "2.0"
+    change(bench, index, with_=("old", "tool==1.0"))
+    assert bench.marker()["packages"]["tool"] == "1.0"
+
+
+def test_a_bound_takes_the_newest_release_that_it_allows(bench: Bench, index: Index) -> None:
+    """And not one so old that it has no requirements, for which all that is there could stay."""
+    index.wheels += [wheels.wheel("hub", version, {"hub.py": ""}) for version in ("1.0", "2.0")]
+    for version, needs in (("0.5", ()), ("1.0", ("hub<2",)), ("2.0", ("hub>=2",))):
+        index.wheels.append(wheels.wheel("model", version, {"model.py": ""}, requires=needs))
+    bench.play(index, with_=("model",))
+    assert bench.marker()["packages"]["model"] == "2.0"
+    done = change(bench, index, with_=("model<2",))
+    assert {name: bench.marker()["packages"][name] for name in ("model", "hub")} == {"model": "1.0", "hub": "1.0"}
+    assert "hub 2.0 → 1.0, model 2.0 → 1.0" in done.plan
 
 
 def test_a_package_is_renewed_alone(bench: Bench, index: Index) -> None:

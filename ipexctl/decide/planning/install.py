@@ -127,17 +127,17 @@ def _find_base_environment(lock: Lock, state: Inspection, markers: Mapping[str, 
 
 
 def describe_changes(base: InstallMarker, lock: Lock) -> str:
-    """Returns what is added to an environment, taken from it and renewed, in words."""
+    """Returns what is renewed of an environment, taken from it and added, in words: the first few."""
     old, new = base.packages, lock.packages
-    words = [f"adds {name} {new[name]}" for name in new if name not in old]
+    words = [f"{name} {old[name]} → {new[name]}" for name in new if name in old and new[name] != old[name]]
     words += [f"removes {name} {old[name]}" for name in old if name not in new]
-    words += [f"{name} {old[name]} → {new[name]}" for name in new if name in old and new[name] != old[name]]
     wheels = {(wheel.name, wheel.sha256) for wheel in lock.wheels}
     words += [
         f"another wheel of {name} {version}"
         for name, version in new.items()
         if old.get(name) == version and name in base.wheels and (name, base.wheels[name]) not in wheels
     ]
+    words += [f"adds {name} {new[name]}" for name in new if name not in old]
     return join_names(words, 6)
 
 

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -144,11 +145,15 @@ class LockRequest(Record):
                 lock = first
         return lock
 
-    def suggest_build(self, name: str) -> Hint:
-        """Returns the hint to build the wheel of a package as well, with what was asked for now."""
+    def repeat_command(self) -> Hint:
+        """Returns the command that asks for what was asked for now."""
         kept = self.base.requested or () if self.base else ()
         words = [self.verb, *(word for text in self.task.with_ if text not in kept for word in ("--with", text))]
-        words += [word for each in (*self.task.build, name) for word in ("--build", each)]
+        return advise(*words, *(word for each in self.task.build for word in ("--build", each)))
+
+    def suggest_build(self, name: str) -> Hint:
+        """Returns the hint to build the wheel of a package as well, with what was asked for now."""
+        words = [*self.repeat_command().words, "--build", name]
         return advise(*words, text="a wheel of its sources is built here, by a program of its author:")
 
     def find_unremoved(self, packages: Iterable[str]) -> list[str]:
@@ -303,6 +308,9 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
             built = packages.build_sources(packages.find_uv(), names, asked, request.target, sources, cache)
             sources = replace(sources, find_links=(*sources.find_links, *(str(path.parent) for path in built)))
         wheels = _resolve_wheels(request, asked, sources, indexes, down)
+        if exact := _find_newer_allowed(request, sources, wheels):
+            with suppress(UsageError):
+                wheels = _resolve_wheels(request, [*asked, *exact], sources, indexes, down)
     except UsageError as error:
         yield StepEnded("", "lock the wheels", "skipped" if request.may_use_gloo(error) else "failed")
         reasons = [*error.reasons, *(f"this index does not answer: {index.url}" for index in down)]
@@ -325,7 +333,9 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
         except UsageError as error:
             yield StepEnded("", "lock the wheels", "failed")
             reasons = [f"{name} {version} would become {taken}" for name, (version, taken) in older.items()]
-            hint = "an environment of its own: --venv PATH; where only wheels are missing: --find-links DIRECTORY"
+            text = "an environment of its own: --venv PATH; where only wheels are missing: --find-links DIRECTORY; "
+            taken = [word for name, (_, version) in older.items() for word in ("--with", f"{name}=={version}")]
+            hint = Hint([*request.repeat_command().words, *taken], f"{text}or, with the older ones:")
             what = "packages that stay would become older"
             raise UsageError(what, reasons=[*reasons, *error.reasons], hint=hint, exit=Exit.STEP) from None
     wheels = measure_sizes(wheels, sources)
@@ -353,6 +363,21 @@ def _list_kept_directories(request: LockRequest) -> tuple[str, ...]:
     made_by = packages.find_lock(request.context.cache, request.base.id) if request.base else None
     wheels = [wheel for wheel in made_by.wheels if wheel.local and wheel.name != _IMPI] if made_by else []
     return tuple(dict.fromkeys(str(get_local_wheel_path(wheel).parent) for wheel in wheels))
+
+
+def _find_newer_allowed(request: LockRequest, sources: Sources, wheels: Sequence[Wheel]) -> list[str]:
+    """Returns pins of what is named now with a bound and becomes older than the bound asks for: others that are there
+    stay where an old release of it, which has no requirements yet, lets them."""
+    held = request.base.packages if request.base else {}
+    taken = {wheel.name: wheel.version for wheel in wheels}
+    named = {read_package_name(text): text for text in request.task.with_}
+    older = [name for name in named if name in held and name in taken and Version(taken[name]) < Version(held[name])]
+    if not older:
+        return []
+    newest = packages.find_newest_versions(
+        packages.find_uv(), [named[name] for name in older], request.target, replace(sources, preferred={})
+    )
+    return [f"{name}=={version}" for name, version in newest.items() if Version(taken[name]) < Version(version)]
 
 
 def _find_downgrades(request: LockRequest, wheels: Sequence[Wheel]) -> Mapping[str, tuple[str, str]]:
