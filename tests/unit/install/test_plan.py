@@ -79,7 +79,7 @@ def test_an_environment_with_the_same_torch_is_linked_and_only_what_differs_is_f
         "drifted": seen(kind="ours", active="base", complete=["base"], packages={**old, "torch": "2.9.0"}),
     }
     made, _ = plan_install(STACK, LOCK, "/x/env", there, "auto", markers={"base": base})
-    why = "instead of base: removes tabulate 0.9.0, numpy 1.26.3 → 1.26.4"
+    why = "instead of base: numpy 1.26.3 → 1.26.4, removes tabulate 0.9.0"
     assert (made.steps["same"].why, made.steps["same"].wheels) == (why, (NUMPY,))
     assert (made.steps["drifted"].why, made.steps["drifted"].wheels) == ("instead of base", LOCK.wheels)
     rebuilt = replace(base, packages=LOCK.packages, wheels={**wheels, "numpy": "e" * 64})
