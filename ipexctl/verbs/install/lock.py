@@ -26,7 +26,7 @@ from ipexctl.decide.planning.extend import pin_installed_release, read_package_n
 from ipexctl.decide.releases.resolve import replace_impi_by_gloo, resolve_stack, suggest_sources
 from ipexctl.decide.releases.table import ReleaseTable, get_public_version
 from ipexctl.decide.releases.torch_builds import TorchBuilds, parse_torch_builds
-from ipexctl.model.errors import Exit, Hint, UsageError, advise
+from ipexctl.model.errors import Exit, Hint, UsageError
 from ipexctl.model.events import Message, StepEnded, StepStarted, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import Record, parse_json, to_json
@@ -145,16 +145,16 @@ class LockRequest(Record):
                 lock = first
         return lock
 
-    def repeat_command(self) -> Hint:
-        """Returns the command that asks for what was asked for now."""
+    def list_words(self) -> list[str]:
+        """Returns the words of the command that asks for what was asked for now."""
         kept = self.base.requested or () if self.base else ()
         words = [self.verb, *(word for text in self.task.with_ if text not in kept for word in ("--with", text))]
-        return advise(*words, *(word for each in self.task.build for word in ("--build", each)))
+        return [*words, *(word for each in self.task.build for word in ("--build", each))]
 
     def suggest_build(self, name: str) -> Hint:
         """Returns the hint to build the wheel of a package as well, with what was asked for now."""
-        words = [*self.repeat_command().words, "--build", name]
-        return advise(*words, text="a wheel of its sources is built here, by a program of its author:")
+        text = "a wheel of its sources is built here, by a program of its author:"
+        return Hint([*self.list_words(), "--build", name], text)
 
     def find_unremoved(self, packages: Iterable[str]) -> list[str]:
         """Returns those of these packages that ``--without`` names."""
@@ -335,7 +335,7 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
             reasons = [f"{name} {version} would become {taken}" for name, (version, taken) in older.items()]
             text = "an environment of its own: --venv PATH; where only wheels are missing: --find-links DIRECTORY; "
             taken = [word for name, (_, version) in older.items() for word in ("--with", f"{name}=={version}")]
-            hint = Hint([*request.repeat_command().words, *taken], f"{text}or, with the older ones:")
+            hint = Hint([*request.list_words(), *taken], f"{text}or, with the older ones:")
             what = "packages that stay would become older"
             raise UsageError(what, reasons=[*reasons, *error.reasons], hint=hint, exit=Exit.STEP) from None
     wheels = measure_sizes(wheels, sources)
