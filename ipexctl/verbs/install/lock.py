@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -32,7 +32,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.stack import Arch, BindingOffer, Index, InstallMarker, Stack, StackRequest
 from ipexctl.model.tasks import Install
-from ipexctl.model.text import format_size, pluralize
+from ipexctl.model.text import format_size, pluralize, printable
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.verbs.install.requirements import list_texts
 
@@ -44,7 +44,12 @@ ONLY_INTEL = {"1.10.0"}  # releases of IPEX that the default package index has n
 
 
 def read_sources(task: Install, context: Context) -> Sources:
-    """Returns the package sources of the user: flags before variables before files."""
+    """Returns the package sources of the user: flags before variables before files. Raises `UsageError`."""
+    for url in (task.index_url or "", *task.extra_index_url, *task.find_links):
+        try:
+            urlsplit(url)
+        except ValueError as error:
+            raise UsageError(f"{printable(url, 200)} is no URL: {error}", exit=Exit.INPUT) from None
     environ, limits = context.environ, context.limits
     if task.wheels:
         folder = str(Path(task.wheels).absolute())

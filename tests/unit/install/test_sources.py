@@ -25,7 +25,7 @@ from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.verbs.common.probe import load_releases
 from ipexctl.verbs.install.install import choose_downloader
 from ipexctl.verbs.install.install_sessions import InstallJob
-from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock
+from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock, read_sources
 from tests import wheels
 from tests.fakes import FakeOpener
 from tests.tables import read_table
@@ -44,6 +44,14 @@ def test_pips_files_and_variables_count_in_pips_own_order(tmp_path: Path) -> Non
     assert (result.certificate, result.from_pip, result.no_index) == ("/ca.pem", True, False)
     over = read_pip_settings({"PIP_INDEX_URL": "https://env.example/simple", "PIP_NO_INDEX": "1"}, [low, high])
     assert (over.index, over.no_index) == ("https://env.example/simple", True)
+
+
+@pytest.mark.parametrize("name", ["index_url", "extra_index_url", "find_links"])
+def test_what_is_no_url_is_refused(tmp_path: Path, name: str) -> None:
+    """A playbook that named it ended the command with exit code 70."""
+    url: Any = "http://[x/simple" if name == "index_url" else ("http://[x/simple",)
+    with pytest.raises(UsageError, match="is no URL: Invalid IPv6 URL"):
+        read_sources(Install(**{name: url}), Context(FakeOpener({}), tmp_path, tmp_path, environ={}))
 
 
 def test_a_broken_file_of_pip_is_pips_to_complain_about(tmp_path: Path) -> None:
