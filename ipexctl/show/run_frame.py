@@ -131,7 +131,10 @@ def _draw_verdict(state: RunState, width: int, most: int, now: float) -> list[Te
 
 # Codes of warnings that the frame has in other rows, or that pass.
 _ELSEWHERE = frozenset(
-    ("stalled", "never-met", "lost-loss", "slow-host", "restart", "disconnected", "keeper-silent", "stop", "kill")
+    (
+        *("stalled", "never-met", "lost-loss", "slow-host", "restart", "hosts-left-out"),
+        *("disconnected", "keeper-silent", "stop", "kill"),
+    )
 )
 
 

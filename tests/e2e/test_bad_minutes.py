@@ -150,7 +150,7 @@ ENDS: dict[str, tuple[Callable[[Cluster], AbstractContextManager[object]], tuple
             r"rank 0 on node0 exited with code 1",
             rf"line +minutes\.py:{LINES['torch.save']}",
             r"/mnt/ckpt on node0 had [\d.]+ \w+ free then",
-            r"ipexctl doctor",
+            r"ipexctl exec",
         ),
     ),
 }

@@ -464,6 +464,13 @@ def test_a_script_for_gpus_has_the_command_that_lists_all_of_it(words: tuple[str
     assert diagnosis.fix.endswith(":") == bool(command)
 
 
+def test_the_space_where_the_script_wrote_is_shown_by_the_command_of_a_full_disk() -> None:
+    failed = end(1, 1, error="OSError: [Errno 28] No space left on device", room=("/mnt/ckpt", 0))
+    diagnosis = of_run(fold_with_catalogue(done(failed, reason="rank"))).diagnosis
+    assert diagnosis
+    assert diagnosis.command == "ipexctl exec 'df -h /mnt/ckpt'"
+
+
 def test_a_crash_of_a_program_is_not_laid_to_the_packages_of_python() -> None:
     started, *failed = done(end(1, None, signal=11), reason="rank")
     for stages, suspect in ((("program",), "the program"), (("program", "python"), "libraries"), ((), "libraries")):

@@ -3,6 +3,7 @@ that it names: those of ``[sigkill.sent]`` stand for those of ``[sigkill]`` wher
 
 import posixpath
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -132,7 +133,9 @@ def _had_room(failure: _Failure) -> _Shown | None:
     end = failure.state.ranks[failure.rank.rank].ended
     if end is None or not end.room:
         return None
-    return _Shown({"path": end.room[0], "host": failure.rank.host, "size": format_size(end.room[1])})
+    path, free = end.room  # where the doctor may not look
+    words = {"path": path, "host": failure.rank.host, "size": format_size(free)}
+    return _Shown(words, advise("exec", f"df -h {shlex.quote(path)}"))
 
 
 def _had_room_before(failure: _Failure) -> _Shown | None:

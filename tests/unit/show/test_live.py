@@ -321,7 +321,8 @@ def test_the_newest_warning_stays_in_the_frame_cut_to_the_screen() -> None:
     shown = e.Message("the ranks have not met", "warning", code="never-met")
     lines = drawn(watch(streams.stamp([STALLED[0], first])))
     assert lines[1] == "! torchvision is for CUDA"
-    events = streams.stamp([STALLED[0], first, other, shown])
+    left_out = e.Message("going on without c", "warning", code="hosts-left-out")  # the row of the restart has it
+    events = streams.stamp([STALLED[0], first, other, shown, left_out])
     lines = drawn(watch(events))
     assert lines[1].startswith("! 2 warnings: b: t.py:6 sets MASTER_ADDR to 127.0.0.1 (rank 1)")
     assert lines[2].endswith("where 2 of 3 ranks cannot be met")
