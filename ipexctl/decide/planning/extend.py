@@ -48,8 +48,8 @@ def find_environment(
 
 def find_marker(venv: str, facts: Mapping[str, Facts], task: Install) -> InstallMarker | None:
     """Returns the environment at ``venv`` of the first host that has one. Raises `UsageError` (exit 4) where that alone
-    says from which URL or file a package was asked for that ``task`` does not name: a host chooses no program for the
-    others."""
+    says from which URL or file a package was asked for that ``task`` does not name, or where an MPI lies: a host
+    chooses no program for the others."""
     envs = {host: fact.installed for host, fact in facts.items() if fact.installed and fact.installed.venv == venv}
     markers = {host: env.marker for host, env in envs.items() if env.marker}
     if not markers:
@@ -57,10 +57,14 @@ def find_marker(venv: str, facts: Mapping[str, Facts], task: Install) -> Install
     first, marker = next(iter(markers.items()))
     named = set(map(read_package_name, (*task.with_, *task.without)))
     places = [text for text in marker.requested or () if _names_place(text) and read_package_name(text) not in named]
+    if task.mpi == "auto" and marker.stack.mpi.program:  # which is asked on all hosts for its version
+        places.append(marker.stack.mpi.program)
     for other, held in markers.items():
-        known = {*(held.requested or ())}
+        known = {*(held.requested or ()), held.stack.mpi.program}
         if alone := [text for text in places if text not in known]:
-            what = f"the environment of {first} has packages from places of which that of {other} does not know"
+            what = (
+                f"the environment of {first} has packages or an MPI from places that are not known to that of {other}"
+            )
             hint = advise("install", "--like", first, text="if they are yours:")
             raise UsageError(what, reasons=alone[:5], hint=hint, exit=Exit.STEP)
     return marker

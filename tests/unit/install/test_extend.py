@@ -49,13 +49,23 @@ def test_a_host_alone_chooses_no_program_for_the_others() -> None:
     """What the environment of the first host had been asked for, or so it said, was installed on all."""
     alone = "colour @ https://elsewhere.example/colour-1-py3-none-any.whl"
     evil = replace(ENV, requested=("tabulate", alone))
-    with pytest.raises(UsageError, match="of node0 has packages from places of which that of node1") as refused:
+    with pytest.raises(UsageError, match="an MPI from places that are not known to that of node1") as refused:
         find(Install(with_=("tqdm",)), evil, ENV)
     assert (refused.value.reasons, refused.value.exit) == ((alone,), Exit.STEP)
     assert "ipexctl install --like node0" in (refused.value.hint or "")
     assert find(Install(with_=("tqdm",)), ENV, evil) is not None, "the first one's count"
     assert find(Install(with_=("tqdm",)), evil, None, evil) is not None, "all say so"
     assert find(Install(with_=("colour @ file:///colour-2-py3-none-any.whl",)), evil, ENV) is not None
+
+
+def test_a_host_alone_names_no_launcher_that_the_others_start() -> None:
+    """Each host was asked for the version of the MPI at the path that the first one's environment names."""
+    mpi = StackMpi("impi-rt", "4.3", "mpich", "/tmp/planted/mpirun")
+    evil = replace(ENV, stack=replace(ENV.stack, mpi=mpi))
+    with pytest.raises(UsageError, match="or an MPI from places") as refused:
+        find(Install(with_=("tqdm",)), evil, ENV)
+    assert refused.value.reasons == ("/tmp/planted/mpirun",)
+    assert find(Install(with_=("tqdm",)), evil, evil) is not None, "both say so"
 
 
 @pytest.mark.parametrize(
