@@ -8,8 +8,8 @@ if [ -O / ]; then
     own=$(LC_ALL=C grep -ls "^Uid:.$(id -u)[^0-9]" /proc/[0-9]*/status | sed 's/status$/environ/')
     case $own in *"/proc/$$/environ"*) ;; *) exit 0 ;; esac
 fi
-found=$(printf 'a\0%s\0b\0' "$1" | LC_ALL=C grep -lszxF -e "$1" - $own 2>/dev/null)
-[ $? -le 2 ] && [ "$found" = '(standard input)' ] || exit 0 # 2: of others, or gone; more: there are too many to name them
-found=$(find /sys/fs/cgroup -type d -name "$2*" 2>/dev/null)
-[ $? -le 1 ] && [ -z "$found" ] && printf '%s\n' "$3" # 1: a group is gone meanwhile; more: there is no find
+holders=$(printf 'a\0%s\0b\0' "$1" | LC_ALL=C grep -lszxF -e "$1" - $own 2>/dev/null)
+[ $? -le 2 ] && [ "$holders" = '(standard input)' ] || exit 0 # 2: of others, or gone; more: there are too many to name them
+groups=$(find /sys/fs/cgroup -type d -name "$2*" 2>/dev/null)
+[ $? -le 1 ] && [ -z "$groups" ] && printf '%s\n' "$3" # 1: a group is gone meanwhile; more: there is no find
 exit 0

@@ -1,4 +1,4 @@
-"""Whether the ranks of a run work together: what the processes of each have told, folded into worlds."""
+"""Whether the ranks of a run work together: records of the processes of each, folded into worlds."""
 
 from collections import Counter
 from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Set, Tuple, Union

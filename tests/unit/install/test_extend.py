@@ -69,7 +69,7 @@ def test_a_host_alone_names_no_launcher_that_the_others_start() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "requirement",
     [
         "-e /shared/project",
         "--extra-index-url=https://elsewhere.example/simple",
@@ -78,12 +78,12 @@ def test_a_host_alone_names_no_launcher_that_the_others_start() -> None:
         "colour @ git+ssh://elsewhere.example/colour",
     ],
 )
-def test_a_host_gives_uv_no_options_variables_or_projects(told: str) -> None:
+def test_a_host_gives_uv_no_options_variables_or_projects(requirement: str) -> None:
     """uv built the project here, took packages of that index, and asked for a URL with the variable's value in it."""
-    evil = replace(ENV, requested=("tabulate", told))
+    evil = replace(ENV, requested=("tabulate", requirement))
     with pytest.raises(UsageError, match="not taken from a host's word") as refused:
         extend.keep_requirements(evil, Install(with_=("tqdm",)))
-    assert (refused.value.reasons, refused.value.exit) == ((told,), Exit.STEP)
+    assert (refused.value.reasons, refused.value.exit) == ((requirement,), Exit.STEP)
     with pytest.raises(UsageError, match="not taken from a host's word"):
         extend.keep_environment(Install(torch="2.13.0"), StackRequest(torch="2.13.0"), evil)
 
