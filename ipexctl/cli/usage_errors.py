@@ -317,12 +317,25 @@ def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def find_nearest(word: str, names: Sequence[str], least: float = _VALUE_LIKENESS) -> str | None:
-    """The name with the same letters in another order, else the one that is most like the word, if it is so much like
-    it as ``least``."""
-    from difflib import get_close_matches
+    """The name that is most like the word: the same letters in another order, one letter less, its last one missing,
+    one other letter, else those that most of it shares, from ``least`` of them on; of several the one that begins as it
+    does."""
+    from difflib import SequenceMatcher
 
-    swapped = [name for name in names if sorted(name) == sorted(word)]
-    return next(iter([*swapped, *get_close_matches(word, names, 1, least)]), None)
+    def compute_likeness(name: str) -> tuple[float, int]:
+        if sorted(name) == sorted(word):
+            return 1.0, 0
+        if name[:-1] == word or any(word[:at] + word[at + 1 :] == name for at in range(len(word))):
+            return 0.995, 0
+        if len(name) == len(word) > 2 and sum(a != b for a, b in zip(word, name, strict=True)) == 1:
+            return 0.99, 0
+        same = next(
+            (at for at, (a, b) in enumerate(zip(word, name, strict=False)) if a != b), min(len(word), len(name))
+        )
+        return SequenceMatcher(None, word.lstrip("-"), name.lstrip("-")).ratio(), same
+
+    best = max(names, key=compute_likeness, default=None)
+    return best if best is not None and compute_likeness(best)[0] >= least else None
 
 
 def replace_word(words: Sequence[str], old: str, new: str | None) -> list[str] | None:
