@@ -6,8 +6,6 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET, AF_INET6
 
 from ipexctl.protocol.http_bounds import BoundedHandler, BoundedServer
 from ipexctl.store.private_files import refuse_os_errors
@@ -22,7 +20,7 @@ def serve_page(address: tuple[str, int], render: Callable[[], str]) -> Iterator[
     """Serves what ``render`` returns, in threads of its own; gives the page's address. Raises `UsageError`."""
     path = f"/{secrets.token_urlsafe(24)}/"
 
-    class Handler(BoundedHandler, BaseHTTPRequestHandler):
+    class Handler(BoundedHandler):
         server_version, sys_version = "ipexctl", ""
 
         def do_GET(self) -> None:
@@ -37,11 +35,8 @@ def serve_page(address: tuple[str, int], render: Callable[[], str]) -> Iterator[
             self.end_headers()
             self.wfile.write(body)
 
-    class Server(BoundedServer, ThreadingHTTPServer):
-        address_family = AF_INET6 if ":" in address[0] else AF_INET
-
     with refuse_os_errors(f"{address[0]} port {address[1]}", "cannot be listened on"):
-        server = Server(address, Handler)
+        server = BoundedServer(address, Handler)
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]
     names = {f"{name}:{server.server_port}" for name in (shown, "localhost")}
     threading.Thread(target=server.serve_forever, args=(0.2,), name="page", daemon=True).start()

@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import os
 import shutil
-import socket
 import stat
 import threading
 import time
@@ -16,7 +15,6 @@ from contextlib import suppress
 from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
 
 from ipexctl.protocol import session as messages
-from ipexctl.protocol.http_bounds import BoundedHandler, BoundedServer
 from ipexctl.protocol.paths import PART
 from ipexctl.protocol.session import SessionError
 from ipexctl.remote.session.loop import ENDED, call_by_name, report_progress, serve_requests
@@ -149,10 +147,9 @@ def open_directly(request: Any, timeout: float) -> Any:
 def start_server(address: str, expect_proof: Callable[[str], bytes], find: Callable[[str], Optional[BinaryIO]]) -> int:
     """Starts an HTTP server that lives as long as this process; its port. Who sends the proof that is expected for a
     path, in time, gets the file of that path."""
-    from http.server import BaseHTTPRequestHandler, HTTPServer  # slow to import, and few sessions need them
-    from socketserver import ThreadingMixIn
+    from ipexctl.protocol.http_bounds import BoundedHandler, BoundedServer  # slow to import, and few sessions need it
 
-    class Handler(BoundedHandler, BaseHTTPRequestHandler):
+    class Handler(BoundedHandler):
         timeout = 60
 
         def do_GET(self) -> None:
@@ -173,10 +170,7 @@ def start_server(address: str, expect_proof: Callable[[str], bytes], find: Calla
                 body.seek(begin)
                 shutil.copyfileobj(body, self.wfile, 1 << 20)
 
-    class Server(BoundedServer, ThreadingMixIn, HTTPServer):
-        address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-
-    server = Server((address, 0), Handler)
+    server = BoundedServer((address, 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port: int = server.server_address[1]
     return port
