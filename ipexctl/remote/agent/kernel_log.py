@@ -9,11 +9,11 @@ STORED_LIMIT = 32 << 20  # bytes stored of one rank
 
 
 class OneDnnLog:
-    """``echo``: the user's environment enables these lines, so that they are passed on as well."""
+    """Of a rank with this environment: where the user enables these lines in it, they are passed on as well."""
 
-    def __init__(self, directory: str, rank: int, echo: bool) -> None:
+    def __init__(self, directory: str, rank: int, env: "Dict[str, str]") -> None:
         self.path = os.path.join(directory, hooks.PROFILE, "%d%s" % (rank, hooks.KERNELS))
-        self.echo = echo
+        self.echo = any(env.get(name) for name in hooks.VERBOSE_ENV)
         self.held = b""  # the beginning of a line that is too short to be classified
         self.verbose: "Optional[bool]" = None  # the line that has begun; None between lines
         self.room = STORED_LIMIT
@@ -57,8 +57,3 @@ class OneDnnLog:
             self.file.write(data)
         except OSError:
             self.room = 0  # a full disk ends no rank
-
-
-def open_kernel_log(directory: str, rank: int, env: "Dict[str, str]") -> OneDnnLog:
-    """For a rank with this environment."""
-    return OneDnnLog(directory, rank, echo=any(env.get(name) for name in hooks.VERBOSE_ENV))

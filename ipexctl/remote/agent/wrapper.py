@@ -122,7 +122,7 @@ class Wrapper:
             output = OutputRelay(os.environ.get(paths.OUTPUT_ENV, ""), build_head(spec.nonce, self.rank), spec.timings)
             output.awaited = b"" if self.asks else os.fsencode(self.ready), self.report_ready
             if spec.profile:
-                output.kernels = kernel_log.open_kernel_log(self.directory, self.rank, self.env)
+                output.kernels = kernel_log.OneDnnLog(self.directory, self.rank, self.env)
             child = self.start_script()
         except OSError as error:
             _print_error("rank %d could not start %s: %s" % (self.rank, self.argv[0], error))

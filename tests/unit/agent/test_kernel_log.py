@@ -24,7 +24,7 @@ def read_stored(directory: Path) -> bytes:
 @given(cuts=st.lists(st.integers(0, len(TEXT)), max_size=8))
 def test_the_pieces_do_not_matter(tmp_path_factory: pytest.TempPathFactory, cuts: list[int]) -> None:
     directory = tmp_path_factory.mktemp("run")
-    log = OneDnnLog(str(directory), 3, echo=False)
+    log = OneDnnLog(str(directory), 3, {})
     ends = [0, *sorted(cuts), len(TEXT)]
     passed = b"".join(log.filter_output(TEXT[a:b]) for a, b in pairwise(ends)) + log.finish()
     assert passed == PASSED
@@ -32,19 +32,19 @@ def test_the_pieces_do_not_matter(tmp_path_factory: pytest.TempPathFactory, cuts
 
 
 def test_who_asked_for_the_lines_gets_them_as_well(tmp_path: Path) -> None:
-    log = kernel_log.open_kernel_log(str(tmp_path), 3, {"ONEDNN_VERBOSE": "1"})
+    log = OneDnnLog(str(tmp_path), 3, {"ONEDNN_VERBOSE": "1"})
     assert log.filter_output(TEXT) + log.finish() == TEXT
     assert read_stored(tmp_path).startswith(VERBOSE)
 
 
 def test_what_is_stored_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_log, "STORED_LIMIT", 100)
-    log = OneDnnLog(str(tmp_path), 3, echo=False)
+    log = OneDnnLog(str(tmp_path), 3, {})
     assert log.filter_output(VERBOSE * 50) + log.finish() == b""
     assert len(read_stored(tmp_path)) < 100 + len(VERBOSE)
 
 
 def test_a_full_disk_does_not_reach_the_rank(tmp_path: Path) -> None:
     (tmp_path / hooks.PROFILE).write_text("a file in the way")
-    log = OneDnnLog(str(tmp_path), 3, echo=False)
+    log = OneDnnLog(str(tmp_path), 3, {})
     assert log.filter_output(TEXT) + log.finish() == PASSED
