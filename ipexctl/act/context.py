@@ -80,15 +80,16 @@ def run_on_hosts(
     work: Work[T],
     *,
     outcome: Callable[[T], tuple[StepOutcome, str]] | None = None,
-) -> Workflow[dict[str, T | Failure]]:
-    """Calls ``work`` for every host and returns its results by host name, in the order of ``hosts``. Yields
-    `StepStarted`, the events that ``work`` emits, and `StepEnded` (with ``outcome`` of the result, else "ok") per host.
-    A `LinkError`, or a `Failure` returned by ``work``, becomes `HostFailed` and that host's result. Any other exception
-    is an internal error: it ends the work on all hosts and is raised here. When the generator is closed or interrupted,
-    all links are closed and no thread is left."""
+) -> Workflow[tuple[dict[str, T], dict[str, Failure]]]:
+    """Calls ``work`` for every host; returns its results and the failures of the other hosts, both by name in the order
+    of ``hosts``. Yields `StepStarted`, the events that ``work`` emits, and `StepEnded` (with ``outcome`` of the result,
+    else "ok") per host. A `LinkError`, or a `Failure` returned by ``work``, becomes `HostFailed` and that host's
+    failure. Any other exception is an internal error: it ends the work on all hosts and is raised here. When the
+    generator is closed or interrupted, all links are closed and no thread is left."""
     hosts = tuple(hosts)
     waiting = list(reversed(hosts))
-    results: dict[str, T | Failure] = {}
+    results: dict[str, T] = {}
+    failures: dict[str, Failure] = {}
     # Of each host its events, and at last its name with the result.
     events: queue.Queue[Event | tuple[str, T | Failure | BaseException]] = queue.Queue(_QUEUE_LIMIT)
     connecting: dict[str, float] = {}  # host → when it began, monotonic
@@ -135,15 +136,18 @@ def run_on_hosts(
             if isinstance(value, BaseException):
                 _log.error("%s: step %r raised %r", name, step, value)
                 raise value
-            results[name] = value
             if isinstance(value, Failure):
+                failures[name] = value
                 yield HostFailed(value)
             else:
+                results[name] = value
                 yield StepEnded(name, step, *(outcome(value) if outcome else ()))
     finally:
         if threads:
             _stop_threads(context, events, list(threads.values()))
-    return {host.name: results[host.name] for host in hosts}
+    names = [host.name for host in hosts]
+    ordered = {name: results[name] for name in names if name in results}
+    return ordered, {name: failures[name] for name in names if name in failures}
 
 
 def _stop_threads(context: Context, events: queue.Queue[Any], threads: list[threading.Thread]) -> None:

@@ -6,14 +6,13 @@ What helps is words, and at most one command of ipexctl: it is made and complete
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum, IntEnum
 from itertools import chain, pairwise
 from typing import TypeVar
 
 from ipexctl.model.json_values import JsonObject, Record
 
-T = TypeVar("T")
 Text = TypeVar("Text", bound=str | None)
 
 # Commands that take --hostfile, --hosts and --limit, and those that take --venv. A test holds both to the command line.
@@ -259,9 +258,3 @@ class Failure(Record):
     what: str  # one line, subject first, without the host's name: "connection refused (10.1.0.3:22)"
     hint: str | None = None
     code: str = ""  # stable word for programs: "refused", "timeout", "host-key-changed", "no-space" …
-
-
-def split_results(results: Mapping[str, T | Failure]) -> tuple[dict[str, T], dict[str, Failure]]:
-    """Returns the results of hosts, and the failures of the others."""
-    failures = {host: result for host, result in results.items() if isinstance(result, Failure)}
-    return {host: result for host, result in results.items() if not isinstance(result, Failure)}, failures

@@ -13,7 +13,7 @@ from ipexctl.decide.launch import placement
 from ipexctl.decide.launch.accelerate import AccelerateConfig, write_config
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers.tools import AccelerateAnswer
-from ipexctl.model.errors import Exit, UsageError, advise, split_results
+from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.events import Answer, Ended, Message, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
@@ -51,8 +51,7 @@ def accelerate_config(
         if len(inventory) > 1 and (inventory.head.is_local or inventory.head.address.startswith("127.")):
             yield Message(f"the other hosts cannot reach main_process_ip {inventory.head.address}", "warning")
     else:
-        results = yield from probe_hosts(inventory, context, venv=venv)
-        facts, _ = split_results(results)
+        facts, _ = yield from probe_hosts(inventory, context, venv=venv)
         if len(facts) < len(inventory):
             yield Ended("accelerate config", Exit.OK)
             return

@@ -142,8 +142,8 @@ class Bench:
         result: dict[str, Facts] = {}
 
         def look(hosts: Inventory, context: Context) -> Iterator[Event]:
-            seen = yield from probe_hosts(hosts, context, venv=str(self.venv))
-            result.update({name: fact for name, fact in seen.items() if isinstance(fact, Facts)})
+            seen, _ = yield from probe_hosts(hosts, context, venv=str(self.venv))
+            result.update(seen)
 
         self.tell(look)
         return result

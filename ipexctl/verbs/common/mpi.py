@@ -6,7 +6,7 @@ from ipexctl.act.context import Context, run_on_hosts
 from ipexctl.data import read_data
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.dialects import DIALECTS, find_wheel_dialect
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, split_results
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Command, Host, Link
@@ -30,8 +30,7 @@ def find_hosts_mpi(
         hint = mpi_launchers.suggest_mpi_install(wanted, link.host.name)
         return Failure(link.host.name, Kind.STEP, f"{named}: {launcher}", hint, "no-mpi")
 
-    results = yield from run_on_hosts(context, hosts, "look for mpirun", find_mpi)
-    launchers, failures = split_results(results)
+    launchers, failures = yield from run_on_hosts(context, hosts, "look for mpirun", find_mpi)
     return failures or mpi_launchers.choose_common_launcher(wanted, launchers)
 
 

@@ -34,8 +34,8 @@ def probe_hosts(
     bundles: dict[str, ProbeOutput] | None = None,
     close_links: bool = False,
     meanwhile: Callable[[], object] | None = None,
-) -> Workflow[dict[str, Facts | Failure]]:
-    """Returns the facts of every host, or why there are none, by name in the order of the inventory. ``venv`` and
+) -> Workflow[tuple[dict[str, Facts], dict[str, Failure]]]:
+    """Returns the facts of hosts, and why others have none, by name in the order of the inventory. ``venv`` and
     ``workdir`` are paths on the hosts (absolute, or from ``~/``); by default those of the host's ``venv=`` and
     ``workdir=``. ``timeout`` in seconds bounds each question to a host; all hosts resolve ``resolve_names``. The text
     that the facts were parsed from is put into ``bundles``. ``close_links`` closes each link after its answer, for

@@ -13,7 +13,7 @@ from ipexctl.act.sessions import RemoteError, Session, load_session_program
 from ipexctl.act.threads import start_thread
 from ipexctl.act.transfer.send import send_file
 from ipexctl.decide.planning.install import group_hosts_by_tokens
-from ipexctl.model.errors import Failure, Kind, UsageError, split_results
+from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import Event, Message, Progress, StepOutcome, Workflow
 from ipexctl.model.hosts import Inventory, Link
 from ipexctl.model.json_values import Record
@@ -78,8 +78,7 @@ class RelaySessions:
                 return Failure(link.host.name, Kind.STEP, error.sentence, error.hint)
 
         hosts = [self.inventory[name] for name in names]
-        results = yield from run_on_hosts(self.context, hosts, step, attempt, outcome=outcome)
-        done, failed = split_results(results)
+        done, failed = yield from run_on_hosts(self.context, hosts, step, attempt, outcome=outcome)
         self.failed.update(failed)
         return done
 

@@ -23,7 +23,7 @@ from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle
 from ipexctl.decide.launch.tuning import name_wins
 from ipexctl.model.answers import doctor as answers
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, choose_exit, complete_hint, split_results
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, choose_exit, complete_hint
 from ipexctl.model.events import FactsRead, FindingReported, HostFailed, Message, Started, Workflow, finish_verb
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
@@ -74,10 +74,10 @@ def doctor(
     yield make_started("doctor", pluralize(len(inventory), "host"), inventory, task.venv)
     close_links = alone and task.pairwise == "off" and not (task.fix or task.bench or task.imports)
     bundles: dict[str, ProbeOutput] = {}
-    results = yield from _probe_for_checks(task, inventory, context, bundles, close_links=close_links)
+    facts, failures = yield from _probe_for_checks(task, inventory, context, bundles, close_links=close_links)
     if task.save_bundle is not None:
         yield Message(_save_bundles(expand_home(task.save_bundle), bundles))
-    cluster, catalogue = _make_cluster(inventory, results), load_catalogue()
+    cluster, catalogue = Cluster(inventory, facts, failures, load_releases()), load_catalogue()
     fixed: list[answers.AppliedFix] = []
     failed: list[Failure] = []
     if task.fix and confirm and cluster.facts:
@@ -88,8 +88,9 @@ def doctor(
         flow = apply_fixes(findings, catalogue, hosts, cluster.facts, context, ask=confirm, venv=task.venv)
         fixed, failed = yield from flow
         if fixed:  # findings of before the fixes are out of date
-            results |= yield from _probe_for_checks(task, hosts, context, {})
-            cluster = _make_cluster(inventory, results)
+            facts, lost = yield from _probe_for_checks(task, hosts, context, {})
+            failures = {name: (failures | lost)[name] for name in inventory.names if name not in facts}
+            cluster = replace(cluster, facts=facts, failures=failures)
     problems = yield from try_imports(inventory, cluster.facts, context, everywhere=task.imports)
     network, speeds = ConnectivityReport(), None
     if task.pairwise == "all" or (task.pairwise == "auto" and not is_one_machine(cluster.facts)):
@@ -111,7 +112,7 @@ def doctor(
 
 def _probe_for_checks(
     task: Doctor, inventory: Inventory, context: Context, bundles: dict[str, ProbeOutput], *, close_links: bool = False
-) -> Workflow[dict[str, Facts | Failure]]:
+) -> Workflow[tuple[dict[str, Facts], dict[str, Failure]]]:
     hosts = inventory.hosts if len(inventory) <= LOOKED_UP else inventory.hosts[:1]
     addresses = dict.fromkeys(host.address for host in hosts)
     return (
@@ -128,30 +129,27 @@ def _probe_for_checks(
     )
 
 
-def _make_cluster(inventory: Inventory, results: Mapping[str, Facts | Failure], *, live: bool = True) -> Cluster:
-    return Cluster(inventory, *split_results(results), load_releases(), live)
-
-
 def check_recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) -> Workflow[None]:
     """Checks saved probes, name → text of the file, without any host. A text that is no probe is a failure of its host;
     if all are, `UsageError` is raised, which names the first one by its path."""
     uarchs = load_uarchs()
-    results: dict[str, Facts | Failure] = {}
+    facts: dict[str, Facts] = {}
+    failures: dict[str, Failure] = {}
     refusals: list[UsageError] = []
     for name, text in texts.items():
         try:
-            results[name] = parse_facts(parse_bundle(text, str((paths or {}).get(name, name))), uarchs)
+            facts[name] = parse_facts(parse_bundle(text, str((paths or {}).get(name, name))), uarchs)
         except UsageError as error:
             refusals.append(error)
             what = ": ".join([error.sentence, *error.reasons])
-            results[name] = Failure(name, Kind.STEP, what, error.hint, "no-probe")
+            failures[name] = Failure(name, Kind.STEP, what, error.hint, "no-probe")
     if len(refusals) == len(texts):
         raise refusals[0]
     inventory = Inventory(tuple(Host(name, name) for name in texts), "--recorded")
     yield Started("doctor", f"{pluralize(len(inventory), 'host')}, recorded", inventory.names)
-    for name, result in results.items():
-        yield FactsRead(name, result) if isinstance(result, Facts) else HostFailed(result)
-    cluster = _make_cluster(inventory, results, live=False)
+    for name in texts:
+        yield FactsRead(name, facts[name]) if name in facts else HostFailed(failures[name])
+    cluster = Cluster(inventory, facts, failures, load_releases(), live=False)
     answer = _make_answer(cluster, run_checks(cluster, load_catalogue()), ConnectivityReport())
     yield from _report(cluster, answer)
 

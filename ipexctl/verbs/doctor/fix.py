@@ -8,7 +8,7 @@ from ipexctl.decide.checks.catalogue import Catalogue
 from ipexctl.decide.parsing import limit_inventory
 from ipexctl.decide.releases.env_health import find_repair
 from ipexctl.model.answers.doctor import AppliedFix
-from ipexctl.model.errors import Failure, Kind, advise, complete_hint, split_results
+from ipexctl.model.errors import Failure, Kind, advise, complete_hint
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Command, Inventory, Link
@@ -44,10 +44,9 @@ def apply_fixes(
         if entry.safe != "root" or not hosts or not ask(_format_question(finding, hosts, entry.do)):
             continue
         work = partial(_run_fix, entry.do)
-        done = yield from run_on_hosts(
+        good, bad = yield from run_on_hosts(
             context, [inventory[host] for host in hosts], f"fix {finding.code}", work, outcome=lambda _: ("changed", "")
         )
-        good, bad = split_results(done)
         failed += bad.values()
         if good:
             fixed.append(AppliedFix(finding.code, tuple(good), entry.do))

@@ -8,7 +8,6 @@ from typing import TypeVar
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.sessions import RemoteError, Session, load_session_program
 from ipexctl.decide.releases.table import parse_version
-from ipexctl.model.errors import Failure
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import OLDEST_PYTHON, Facts
 from ipexctl.model.hosts import Host, Link, LinkError
@@ -50,11 +49,11 @@ class HostSessions(AbstractContextManager["HostSessions"]):
                 return error.failure.what if isinstance(error, LinkError) else error.what
             return ""
 
-        results = yield from run_on_hosts(
+        reasons, _ = yield from run_on_hosts(
             self.context, hosts, step, find_reason, outcome=lambda why: ("skipped" if why else "ok", why)
         )
-        reasons = {host: why for host, why in results.items() if why and not isinstance(why, Failure)}
-        return {host: answers[host] for host in results if host in answers}, reasons
+        silent = {host: why for host, why in reasons.items() if why}
+        return {host: answers[host] for host in reasons if host in answers}, silent
 
 
 def find_pythons(facts: Mapping[str, Facts]) -> dict[str, str]:

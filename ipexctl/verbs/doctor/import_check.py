@@ -49,7 +49,7 @@ def try_imports(
             return ("unexpected response of the import check",)
         return tuple(printable(problem, 300) for problem in report.problems)
 
-    done = yield from run_on_hosts(
+    problems, _ = yield from run_on_hosts(
         context, hosts, "import", attempt, outcome=lambda problems: ("ok", problems[0] if problems else "")
     )
-    return {host: result for host, result in done.items() if isinstance(result, tuple)}
+    return problems

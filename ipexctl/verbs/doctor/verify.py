@@ -3,7 +3,7 @@
 from ipexctl.act.context import Context
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.model.answers.install import VerifiedHost, VerifyAnswer
-from ipexctl.model.errors import choose_exit, split_results
+from ipexctl.model.errors import choose_exit
 from ipexctl.model.events import HostFailed, Workflow, finish_verb
 from ipexctl.model.hosts import Inventory
 from ipexctl.verbs.common.probe import probe_hosts
@@ -13,8 +13,7 @@ from ipexctl.verbs.common.select import make_started
 def verify(venv: str | None, inventory: Inventory, context: Context) -> Workflow[VerifyAnswer]:
     """One look at each host: the marker, and every locked package by its version. Imports nothing, changes nothing."""
     yield make_started("verify", "verify the environments", inventory, venv)
-    seen = yield from probe_hosts(inventory, context, venv=venv)
-    facts, failed = split_results(seen)
+    facts, failed = yield from probe_hosts(inventory, context, venv=venv)
     failures = [*failed.values()]
     for failure in find_unhealthy_envs(facts):
         failures.append(failure)

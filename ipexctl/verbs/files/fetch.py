@@ -15,7 +15,7 @@ from ipexctl.decide.planning.fetch import FetchPlan, Listing, RemoteFile
 from ipexctl.decide.planning.ignore import Ignored, compile_ignore
 from ipexctl.decide.planning.sync import choose_destination, find_invalid_destinations, find_path_fault
 from ipexctl.model.answers.files import FailedTransfer, FetchAnswer, FetchedHost
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, choose_exit, split_results
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, choose_exit
 from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, Started, StepEnded, Workflow
 from ipexctl.model.hosts import Host, Inventory, Link, LinkError
 from ipexctl.model.tasks import Fetch
@@ -57,8 +57,7 @@ def fetch(
     def list_host_files(link: Link, _: Emit) -> Listing | Failure:
         return _list_files(link, destinations[link.host.name], patterns, ignored, folds=folds)
 
-    probed = yield from run_on_hosts(context, hosts, "list files", list_host_files)
-    listings, failures = split_results(probed)
+    listings, failures = yield from run_on_hosts(context, hosts, "list files", list_host_files)
     if links := sorted({link for listing in listings.values() for link in listing.links}):
         yield Message(f"links below a directory are not followed: {planning.format_names(links)}")
     missing = [pattern for number, pattern in enumerate(task.paths)
@@ -93,8 +92,8 @@ def fetch(
         failures |= full
     elif not dry:
         run, older = _find_last_run(context.state / "runs"), receive.read_fetched_run(into)
-        fetched = yield from _fetch_files(hosts, plans, into, "" if older == run else older, context, patterns)
-        failures |= split_results(fetched)[1]
+        fetched, failed = yield from _fetch_files(hosts, plans, into, "" if older == run else older, context, patterns)
+        failures |= failed
         if run and fetched and not failures:
             receive.note_fetched_run(into, run)
     done = {host.name: failures.get(host.name) or str(into / host.name) for host in hosts}
@@ -117,7 +116,7 @@ def _fetch_files(
     older: str,
     context: Context,
     patterns: Sequence[str],
-) -> Workflow[dict[str, str | Failure]]:
+) -> Workflow[tuple[dict[str, str], dict[str, Failure]]]:
     """Receives the files of all hosts; those of the run ``older`` that they would replace are kept."""
     for name, plan in plans.items():
         if not plan.items:

@@ -17,7 +17,7 @@ from ipexctl.act.transfer.send import ARCHIVE, TREE_END, hash_file, install_stor
 from ipexctl.act.transfer.source_tree import SMALL_FILE_LIMIT, Packer, SourceChangedError, check_unchanged
 from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.decide.planning.sync import SyncPlan, format_manifest
-from ipexctl.model.errors import Failure, Kind, split_results
+from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import HostFailed, Message, StepEnded, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory, Link, LinkError
@@ -101,15 +101,14 @@ def relay_tree(
     context: Context,
     facts: Mapping[str, Facts] | None,
     own: str,
-) -> Workflow[dict[str, str | Failure]]:
-    """Sends to those hosts that get much and can take part: returns what was done there, or why it failed. A transfer
-    that was interrupted goes on where it was."""
+) -> Workflow[dict[str, Failure | None]]:
+    """Sends to those hosts that get much and can take part: returns them, with why it failed. A transfer that was
+    interrupted goes on where it was."""
     large = Inventory(tuple(host for host in inventory if plans[host.name].size > _RELAY_SIZE))
     if len(large) < 2:
         return {}
     if facts is None:
-        probed = yield from probe_hosts(large, context)
-        facts, _ = split_results(probed)
+        facts, _ = yield from probe_hosts(large, context)
     facts = {name: facts[name] for name in large.names if name in facts}
     pythons, addresses = find_pythons(facts), select_interfaces(large, facts)[0]
     relay = SyncRelay(large, context, {}, tree, plans, own)
@@ -147,7 +146,7 @@ def _run_relay(
     artifacts: Mapping[str, Sequence[Artifact]],
     pythons: Mapping[str, str],
     addresses: Mapping[str, str],
-) -> Workflow[dict[str, str | Failure]]:
+) -> Workflow[dict[str, Failure | None]]:
     opened = yield from relay.run([*pythons], "open", lambda link, _: relay.begin(link, pythons[link.host.name]))
     names = order_by_delay(relay, [name for name, is_open in opened.items() if is_open])
     if len(names) < 2:
@@ -162,17 +161,13 @@ def _run_relay(
     leaders = [name for name in sent if name not in relay.failed]
     done = yield from relay.run(leaders, "sync", relay.install_tree, outcome=lambda summary: ("changed", summary))
     yield from relay.request([*done], "tidy", "remove_store", Nothing)
-    results: dict[str, str | Failure] = {}
+    failures: dict[str, Failure | None] = {}
     for leader, *others in groups:
-        results[leader] = done[leader] if leader in done else relay.failed[leader]
+        failure = failures[leader] = None if leader in done else relay.failed[leader]
         for name in others:
-            if isinstance(result := results[leader], Failure):
-                results[name] = replace(result, host=name)
-                yield HostFailed(replace(result, host=name))
-            else:
-                results[name] = result
-                yield StepEnded(name, "sync", "changed", result)
-    return results
+            failures[name] = same = failure and replace(failure, host=name)
+            yield HostFailed(same) if same else StepEnded(name, "sync", "changed", done[leader])
+    return failures
 
 
 def describe_change(host: str, change: SourceChangedError) -> Failure:

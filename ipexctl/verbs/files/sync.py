@@ -16,7 +16,7 @@ from ipexctl.decide.planning.ignore import DEFAULT, Ignored, compile_ignore
 from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
 from ipexctl.model import tasks
 from ipexctl.model.answers.files import FailedTransfer, SyncAnswer, SyncedHost
-from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit, split_results
+from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit
 from ipexctl.model.events import (
     Answer,
     Ended,
@@ -134,13 +134,12 @@ def _copy(
         names = ", ".join(printable(name) for name in tree.skipped[:5])
         yield Message(f"not copied, because they are not files: {names}", "warning", code="no-file")
 
-    remote_trees = yield from run_on_hosts(
+    remote_trees, failures = yield from run_on_hosts(
         context, inventory, "compare", lambda link, _: _inspect_destination(link, destinations[link.host.name])
     )
-    found, failures = split_results(remote_trees)
     plans: dict[str, SyncPlan] = {}
     sender = _hash_origin(tree)
-    for name, remote_tree in found.items():
+    for name, remote_tree in remote_trees.items():
         stale = planning.find_stale_directories(remote_tree, sender, _is_other_process)
         plans[name] = planning.plan_sync(tree, remote_tree, delete=task.delete, ignored=source.ignored, stale=stale)
     plan_text = planning.format_plans(plans, source.title, source.own)
@@ -148,7 +147,7 @@ def _copy(
     if source.left_out:
         yield FilesLeftOut({path: os.path.relpath(tree.root / path) for path in source.left_out[:_NAMED_LIMIT]})
     if task.diff:
-        yield from _report_differences(tree, plans, found, inventory, context)
+        yield from _report_differences(tree, plans, remote_trees, inventory, context)
     for name, plan in plans.items():
         if plan.blocked:
             failures[name] = Failure(name, Kind.STEP, "; ".join(plan.blocked), code="blocked")
@@ -161,8 +160,7 @@ def _copy(
     if source.is_project and (large := planning.describe_large_transfer(plans)):
         yield Message(large, "warning", code="large")
     if not dry:
-        sent = yield from _send_trees(tree, plans, reachable, context, facts)
-        failures |= split_results(sent)[1]
+        failures |= yield from _send_trees(tree, plans, reachable, context, facts)
     done = {host.name: failures.get(host.name) or plans[host.name].path for host in inventory}
     answers: list[SyncedHost | FailedTransfer] = []
     for name, result in done.items():
@@ -188,8 +186,9 @@ def _send_trees(
     reachable: Sequence[Host],
     context: Context,
     facts: Mapping[str, Facts] | None,
-) -> Workflow[dict[str, str | Failure]]:
-    """Sends each host its changed files; does not contact hosts that are up to date and have no remains of a sync."""
+) -> Workflow[dict[str, Failure]]:
+    """Sends each host its changed files; returns why some have not got them. Does not contact hosts that are up to date
+    and have no remains of a sync."""
     outdated = [host for host in reachable if plans[host.name].parts or not plans[host.name].is_empty]
     for host in reachable:
         if host not in outdated:
@@ -211,10 +210,10 @@ def _send_trees(
         return plan.summary()
 
     done = SyncPlan("").summary()
-    sent = yield from run_on_hosts(
+    _, failures = yield from run_on_hosts(
         context, outdated, _STEP, send_tree, outcome=lambda text: ("ok" if text == done else "changed", text)
     )
-    return {**relayed, **sent}
+    return failures | {name: failure for name, failure in relayed.items() if failure}
 
 
 def _hash_origin(tree: FileTree) -> str:
@@ -246,8 +245,8 @@ def _report_differences(
                 texts.append(diff.format_diff(entry.path, b"".join(chunks), (tree.root / entry.path).read_bytes()))
         return texts
 
-    differences = yield from run_on_hosts(context, hosts, "compare texts", compare_texts)
-    for names, text in diff.group_by_hosts(split_results(differences)[0]):
+    differences, _ = yield from run_on_hosts(context, hosts, "compare texts", compare_texts)
+    for names, text in diff.group_by_hosts(differences):
         yield Message(f"{', '.join(names)}:\n{text}")
 
 

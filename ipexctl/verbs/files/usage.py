@@ -12,7 +12,7 @@ from ipexctl.act.transfer.send import build_script_command, list_tree, read_list
 from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.planning.sync import parse_remote_tree
 from ipexctl.model.answers.hosts import UsageAnswer, UsedPlace
-from ipexctl.model.errors import Failure, Hint, Kind, UsageError, advise, choose_exit, complete_hint, split_results
+from ipexctl.model.errors import Failure, Hint, Kind, UsageError, advise, choose_exit, complete_hint
 from ipexctl.model.events import Answer, Ended, Message, Workflow
 from ipexctl.model.hosts import Inventory, Link, LinkError
 from ipexctl.model.text import fold_names, format_size, group_pairs, parse_integer, printable
@@ -53,8 +53,7 @@ def show_usage(
             places[places.index(place)] = replace(place, removed=not stays, stays=stays)
         return places
 
-    results = yield from run_on_hosts(context, inventory, "measure", measure)
-    found, failures = split_results(results)
+    found, failures = yield from run_on_hosts(context, inventory, "measure", measure)
     places = [place for result in found.values() for place in result]
     lab, counted = context.state / "lab", set[tuple[int, int]]()
     caches = [("wheels", path) for path in (context.cache, *lab.glob("*/home/.cache"))]  # before what has links to them

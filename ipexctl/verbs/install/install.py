@@ -25,7 +25,7 @@ from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.decide.releases.table import ReleaseTable, get_minor_version
 from ipexctl.model import events
 from ipexctl.model.answers.install import ImportCheck, InstallAnswer
-from ipexctl.model.errors import Exit, Failure, UsageError, advise, choose_exit, complete_hint, split_results
+from ipexctl.model.errors import Exit, Failure, UsageError, advise, choose_exit, complete_hint
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.hosts import Command, Host, Inventory, Link
@@ -168,15 +168,16 @@ def _read_model(
     name: str, inventory: Inventory, facts: Mapping[str, Facts], context: Context, venv: str | None
 ) -> Workflow[InstallMarker]:
     """Returns the environment of a host, which ``--limit`` may have left out. Raises `UsageError` (exit 4)."""
-    found: Facts | Failure | None = facts.get(name)
-    if not found:
+    reasons: list[str] = []
+    if name not in facts:
         left_out = tuple(host for host in inventory.left_out if host.name == name)
-        found = (yield from probe_hosts(Inventory(left_out), context, venv=venv)).get(name)
-    if not isinstance(found, Facts) or not found.installed or not found.installed.marker:
-        reasons = [found.what] if isinstance(found, Failure) else []
+        facts, failures = yield from probe_hosts(Inventory(left_out), context, venv=venv)
+        reasons = [failure.what for failure in failures.values()]
+    installed = facts[name].installed if name in facts else None
+    if not installed or not installed.marker:
         what = f"--like {name}: it has no environment that ipexctl made"
         raise UsageError(what, reasons=reasons, hint=advise("doctor", "--verify"), exit=Exit.STEP)
-    return found.installed.marker
+    return installed.marker
 
 
 def _choose_mpi(
@@ -227,8 +228,7 @@ def _check_input(task: Install, inventory: Inventory) -> None:
 def _collect_facts(
     task: Install, inventory: Inventory, context: Context, failed: dict[str, Failure]
 ) -> Workflow[dict[str, Facts]]:
-    results = yield from probe_hosts(inventory, context, venv=task.venv)
-    facts, unprobed = split_results(results)
+    facts, unprobed = yield from probe_hosts(inventory, context, venv=task.venv)
     failed.update(unprobed)
     # An interpreter that somebody named by its path, for all hosts or for this one.
     asked = {name: inventory[name].vars.get("python") if task.python is None else task.python for name in facts}
@@ -243,14 +243,10 @@ def _collect_facts(
             return Python(path, completed.text.strip())
         return Python(path, None, False, f"does not run ({completed.get_tail(1) or f'status {completed.status}'})")
 
-    pythons = yield from run_on_hosts(context, [inventory[name] for name in named], "ask the interpreter", ask)
-    for name, python in pythons.items():
-        if isinstance(python, Failure):
-            failed[name] = python
-            del facts[name]
-        else:
-            facts[name] = replace(facts[name], pythons=(python,))
-    return facts
+    pythons, silent = yield from run_on_hosts(context, [inventory[name] for name in named], "ask the interpreter", ask)
+    failed.update(silent)
+    facts |= {name: replace(facts[name], pythons=(python,)) for name, python in pythons.items()}
+    return {name: fact for name, fact in facts.items() if name not in silent}
 
 
 def _install_stack(job: InstallJob) -> Workflow[InstallAnswer]:

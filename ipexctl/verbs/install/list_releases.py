@@ -6,7 +6,7 @@ from ipexctl.act.context import Context
 from ipexctl.decide.releases.listing import format_releases, list_releases
 from ipexctl.decide.releases.resolve import explain_request, resolve_stack
 from ipexctl.model.answers.install import StacksAnswer, StacksWhyAnswer
-from ipexctl.model.errors import Exit, UsageError, split_results
+from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Started, Workflow, finish_verb
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
@@ -22,8 +22,7 @@ def stacks(
     found, taken, facts = list_releases(load_releases(), torch=torch), None, dict[str, Facts]()
     yield Started("stacks", "the version table", inventory.names if inventory else ())
     if inventory and context:
-        seen = yield from probe_hosts(inventory, context)
-        facts, _ = split_results(seen)
+        facts, _ = yield from probe_hosts(inventory, context)
         found = list_releases(load_releases(), torch=torch, facts=facts) if facts else found
     with suppress(UsageError):  # these hosts support none
         taken = None

@@ -8,7 +8,7 @@ from functools import partial
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.model.answers.install import UninstallAnswer
 from ipexctl.model.answers.plan import DryRun
-from ipexctl.model.errors import Failure, Kind, advise, choose_exit, split_results
+from ipexctl.model.errors import Failure, Kind, advise, choose_exit
 from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, Progress, StepOutcome, Workflow
 from ipexctl.model.hosts import Command, Host, Inventory, Link
 from ipexctl.model.tasks import Uninstall
@@ -25,8 +25,7 @@ _MEASURE_CACHE = Command(("sh",), f"du -sk {UV_CACHE} 2>/dev/null", timeout=600.
 def uninstall(task: Uninstall, inventory: Inventory, context: Context, *, dry: bool = False) -> Workflow[None]:
     """Removes what installs made at ``venv``, and nothing else; an environment a job still uses stays, and is named."""
     yield make_started("uninstall", "remove the environments", inventory, task.venv)
-    seen = yield from probe_hosts(inventory, context, venv=task.venv)
-    facts, failed = split_results(seen)
+    facts, failed = yield from probe_hosts(inventory, context, venv=task.venv)
     places: dict[str, tuple[str, str]] = {}
     for name, fact in facts.items():
         venv = (fact.installed.venv if fact.installed else "") or task.venv or ""
@@ -67,8 +66,8 @@ def _report_cache(context: Context, hosts: Sequence[Host]) -> Workflow[None]:
         size = link.run(_MEASURE_CACHE).out.partition(b"\t")[0]
         return (parse_integer(size.decode("ascii", "replace"), 1 << 50) or 0) << 10
 
-    measured = yield from run_on_hosts(context, hosts, "measure uv's cache", measure)
-    if hint := describe_uv_cache(split_results(measured)[0]):
+    sizes, _ = yield from run_on_hosts(context, hosts, "measure uv's cache", measure)
+    if hint := describe_uv_cache(sizes):
         yield Message(hint)
 
 

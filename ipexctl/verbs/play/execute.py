@@ -26,7 +26,7 @@ def execute(
     dry: bool = False,
     verb: str = "command",
     prepare: Callable[[Host, Command], Command] = lambda _, command: command,
-) -> Workflow[dict[str, Completed | Failure]]:
+) -> Workflow[None]:
     """Runs the command on every host, without a shell, as ``prepare`` makes it for that host; a status other than 0 is
     a failure of the host."""
     command = Command(task.argv, timeout=task.timeout)
@@ -35,7 +35,7 @@ def execute(
     yield Planned(verb, plan)
     if dry:
         yield from finish_verb(verb, DryRun(plan))
-        return {}
+        return
     completed: dict[str, Completed] = {}
 
     def run_command(link: Link, _: Emit) -> Completed | Failure:
@@ -49,15 +49,12 @@ def execute(
             ", cut" if result.truncated else ""
         )
 
-    results = yield from run_on_hosts(context, inventory, "command", run_command, outcome=describe)
+    _, failures = yield from run_on_hosts(context, inventory, "command", run_command, outcome=describe)
     answers = tuple(
-        FailedCommand(host, result.what)
-        if isinstance(result, Failure) and host not in completed
-        else _describe_output(host, completed[host])
-        for host, result in results.items()
+        _describe_output(host, completed[host]) if host in completed else FailedCommand(host, failures[host].what)
+        for host in inventory.names
     )
     yield from finish_verb(verb, CommandAnswer(answers))
-    return results
 
 
 def search_environment(host: Host, command: Command) -> Command:

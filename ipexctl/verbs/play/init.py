@@ -18,7 +18,7 @@ from ipexctl.decide.planning import init as planning
 from ipexctl.decide.planning.init import Answers, Question
 from ipexctl.decide.script_imports import parse_import_table
 from ipexctl.model.answers.play import InitAnswer
-from ipexctl.model.errors import Exit, UsageError, advise, choose_exit, split_results
+from ipexctl.model.errors import Exit, UsageError, advise, choose_exit
 from ipexctl.model.events import Answer, Ended, Message, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
@@ -82,8 +82,7 @@ def init(
     scripts = _find_scripts(target.playbook.parent)
     _check_answers(answers, target, scripts, ask)
     yield make_started("init", pluralize(len(inventory), "host"), inventory)
-    results = yield from probe_hosts(inventory, context)
-    facts, failures = split_results(results)
+    facts, failures = yield from probe_hosts(inventory, context)
     end = Ended("init", choose_exit([failure.kind.exit for failure in failures.values()]))
     if not facts:
         yield Message("no file was written: no host could be probed", "warning", code="not-written")

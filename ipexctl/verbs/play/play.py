@@ -17,7 +17,7 @@ from ipexctl.decide.run.report import make_report
 from ipexctl.model import events as e
 from ipexctl.model import tasks
 from ipexctl.model.answers.play import ListedStep, PlayAnswer, PlayedStep, PlayListAnswer
-from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit
+from ipexctl.model.errors import Exit, UsageError, choose_exit
 from ipexctl.model.events import Event, StepEnded, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
@@ -287,13 +287,10 @@ def _filter_by_facts(
     unprobed = [host for host in active if host.name not in state.facts] if needs_host_facts(step.when) else []
     codes: list[Exit] = []
     if unprobed:
-        results = yield from probe_hosts(Inventory(tuple(unprobed), hosts.source), state.context)
-        for name, result in results.items():
-            if isinstance(result, Failure):
-                codes.append(result.kind.exit)
-                state.lost[name] = f"failed before {step.title}"
-            else:
-                state.facts[name] = result
+        facts, failures = yield from probe_hosts(Inventory(tuple(unprobed), hosts.source), state.context)
+        codes = [failure.kind.exit for failure in failures.values()]
+        state.lost |= dict.fromkeys(failures, f"failed before {step.title}")
+        state.facts |= facts
     matching: list[Host] = []
     for host in [host for host in active if host.name not in state.lost]:
         try:

@@ -8,7 +8,7 @@ from ipexctl.act import run_control
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir, create_run_dir
 from ipexctl.decide.launch.run_spec import Identity
-from ipexctl.model.errors import Failure, Interrupted
+from ipexctl.model.errors import Interrupted
 from ipexctl.model.events import Event, HostFailed, Message, StepEnded, StepOutcome, StepStarted, Workflow
 from ipexctl.model.hosts import Link
 from ipexctl.model.launch import Launch
@@ -101,8 +101,8 @@ class LaunchAttempt:
         def describe_outcome(started: bool) -> tuple[StepOutcome, str]:
             return "ok" if started else "skipped", ""
 
-        prepared = yield from run_on_hosts(self.context, hosts, "prepare", prepare)
-        if any(isinstance(result, Failure) for result in prepared.values()):
+        _, failures = yield from run_on_hosts(self.context, hosts, "prepare", prepare)
+        if failures:
             return False
 
         def give_up(event: Event) -> bool:
@@ -113,12 +113,12 @@ class LaunchAttempt:
 
         starting = run_on_hosts(self.context, hosts, "start guard", start, outcome=describe_outcome)
         try:
-            guards = yield from run_nested(starting, give_up)
+            _, failures = yield from run_nested(starting, give_up)
         finally:
             keeper.set_port(0)
         if not keeper.port:
             return False
-        if any(isinstance(result, Failure) for result in guards.values()):
+        if failures:
             self.watcher.send_order(KillRun("a host could not take part"))
             self.watcher.wait_for_end()
             return False

@@ -13,7 +13,7 @@ from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.decide.run.figures import read_figures
 from ipexctl.model import events as e
 from ipexctl.model.answers.manage import ListedRun, PsAnswer, ReapAnswer, StopAnswer
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, complete_hint, split_results
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, complete_hint
 from ipexctl.model.hosts import Inventory, Link, LinkError
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.text import fold_names, format_cpus, format_time, pluralize
@@ -188,13 +188,11 @@ def print_stacks(
         )
     check_ranks(run, ranks, discovered.row.size)
     request = secrets.token_hex(8)
-    results = yield from run_on_hosts(
+    answers, _ = yield from run_on_hosts(
         context, [head.host], "collect stacks",
         lambda link, _: run_control.collect_stacks(link, head, request, watcher.timings),
     )  # fmt: skip
-    answer = results[head.host.name]
-    if not isinstance(answer, Failure):
-        records, missing = answer
+    for records, missing in answers.values():
         stacks = tuple(
             e.RankStack(**select_attributes(record, "rank", "host", "pid", "state", "wchan", "text"))
             for record in records
@@ -263,8 +261,7 @@ def _clean_up(
         run_dir = RemoteRunDir(link.host, directories.get(link.host.name, ""), "python3")
         return run_control.end_run_on_host(link, run_dir, run)
 
-    results = yield from run_on_hosts(context, inventory, "reap", end)
-    reaped, silent = split_results(results)
+    reaped, silent = yield from run_on_hosts(context, inventory, "reap", end)
     left = {host: pids for host, (_, pids) in reaped.items() if pids}
     was_running = any(was_running for was_running, _ in reaped.values())
     return was_running, left, [*silent]

@@ -32,7 +32,7 @@ from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.decide.releases.resolve import require_one_architecture
 from ipexctl.decide.releases.runtime import build_runtime
-from ipexctl.model.errors import Failure, Note, complete_notes, split_results
+from ipexctl.model.errors import Note, complete_notes
 from ipexctl.model.events import HostFailed, Message, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Command, Host, Inventory, LinkError
@@ -85,13 +85,12 @@ def _join_workdir(request: RunRequest, place: str) -> str:
 
 
 def prepare_launch(
-    request: RunRequest, inventory: Inventory, probed: Mapping[str, Facts | Failure], context: Context
+    request: RunRequest, inventory: Inventory, facts: Mapping[str, Facts], context: Context
 ) -> Workflow[Prepared | None]:
-    """Sends the project and looks for what the launch needs; None where a host cannot take part. ``probed``: the facts
-    of each host, or why there are none. Raises `UsageError` where the hosts do not fit what was asked."""
+    """Sends the project and looks for what the launch needs; None where a host cannot take part. ``facts`` are
+    those of hosts that answered. Raises `UsageError` where the hosts do not fit what was asked."""
     task = request.task
-    facts = yield from _select_healthy_hosts(inventory, probed)
-    if facts is None:
+    if not (yield from _check_environments(inventory, facts)):
         return None
     identify_machines(inventory.hosts, facts, task.allow_duplicates)  # refused before anything is sent
     engine = request.engine
@@ -133,11 +132,8 @@ def prepare_launch(
     return Prepared(request, starts, inventory, facts, places, interfaces, launcher, timings, notes)
 
 
-def _select_healthy_hosts(
-    inventory: Inventory, probed: Mapping[str, Facts | Failure]
-) -> Workflow[dict[str, Facts] | None]:
-    """The facts of all hosts; None unless every host answers and holds the same environment, as install made it."""
-    facts, _ = split_results(probed)
+def _check_environments(inventory: Inventory, facts: Mapping[str, Facts]) -> Workflow[bool]:
+    """Returns whether every host has answered and holds the same environment, as install made it."""
     require_one_architecture(facts)
     failures = find_unhealthy_envs(facts)
     for failure in failures:
@@ -146,7 +142,7 @@ def _select_healthy_hosts(
     if 0 < len(bad) < len(inventory):
         rest = f"; {suggest_limit(bad)}" if failures else ""  # the end names the run without hosts out of reach
         yield Message(f"nothing was started{rest}", "warning", code="not-started")
-    return None if bad else facts
+    return not bad
 
 
 def _check_other_runs(

@@ -59,10 +59,9 @@ def fetch_profile(watcher: RunWatcher) -> Workflow[Path | None]:
     fetching = run_on_hosts(
         watcher.context, hosts, "fetch profile", fetch_from_host, outcome=lambda summary: ("ok", summary)
     )
-    results = yield from run_nested(fetching, lambda event: not isinstance(event, HostFailed))
-    for host, result in results.items():
-        if isinstance(result, Failure):
-            yield Message(f"no profile from there: {result.what}", "warning", host, "no-profile")
+    _, failures = yield from run_nested(fetching, lambda event: not isinstance(event, HostFailed))
+    for host, failure in failures.items():
+        yield Message(f"no profile from there: {failure.what}", "warning", host, "no-profile")
     return saved
 
 

@@ -49,8 +49,8 @@ def find_programs(
             return _find_module(link, of_host[host].name, project, runtime)
         return _find_program(link, of_host[host], runtime)
 
-    found = yield from run_on_hosts(context, asked, "look for the program", find)
-    if any(isinstance(result, Failure) for result in found.values()):
+    found, failures = yield from run_on_hosts(context, asked, "look for the program", find)
+    if failures:
         return None
     known = []
     for start, host in zip(starts, (inventory.names[0], inventory.names[-1]), strict=False):

@@ -47,10 +47,10 @@ def prepare_run(verb: str, request: RunRequest, inventory: Inventory, context: C
 
         started = replace(started, words=tuple(list_run_words(task)))
     yield started
-    probed = yield from probe_hosts(inventory, context, venv=task.venv, meanwhile=_load_what_follows)
+    facts, _ = yield from probe_hosts(inventory, context, venv=task.venv, meanwhile=_load_what_follows)
     from ipexctl.verbs.run.prepare import prepare_launch
 
-    preparing = prepare_launch(request, inventory, probed, context)
+    preparing = prepare_launch(request, inventory, facts, context)
     if verb != "run":
         preparing = run_nested(preparing, lambda _: True, advise_without_share)
     prepared = yield from preparing

@@ -9,7 +9,7 @@ from ipexctl.act import run_control
 from ipexctl.act.context import Context, run_on_hosts
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.model.answers.manage import OrphanDirectory
-from ipexctl.model.errors import Exit, UsageError, advise, complete_hint, split_results
+from ipexctl.model.errors import Exit, UsageError, advise, complete_hint
 from ipexctl.model.events import Message, Workflow
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record, field, select_attributes
@@ -65,10 +65,9 @@ class RunSurvey(Record):
 
 def find_runs(inventory: Inventory, context: Context) -> Workflow[RunSurvey]:
     """Asks every host for its runs; hosts that do not answer are reported as failures."""
-    results = yield from run_on_hosts(
+    answers, unreachable = yield from run_on_hosts(
         context, inventory, "list runs", lambda link, _: run_control.list_runs_on_head(link)
     )
-    answers, unreachable = split_results(results)
     runs = [DiscoveredRun(host, row) for host, answer in answers.items() for row in answer.runs]
     # Entries of one machine list the same; of a run whose head was lost, the host that leads it now knows most.
     runs.sort(key=lambda run: (_measure_knowledge(run.row), run.row.restart))
