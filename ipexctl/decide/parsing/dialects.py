@@ -23,7 +23,7 @@ def write_inventory(inventory: Inventory) -> str:
     )
     lines = ["[ungrouped]"] if foreign else []
     lines += [" ".join([_bracket_ipv6(host.name), *_write_pairs(host)]) for host in inventory]
-    for group, members in _group_hosts(inventory).items():
+    for group, members in group_pairs((group, host) for host in inventory for group in host.groups).items():
         lines += ["", f"[{group}]", *(_bracket_ipv6(host.name) for host in members)]
     return "\n".join(lines) + "\n"
 
@@ -65,10 +65,6 @@ def write_machine_file(inventory: Inventory) -> MachineFile:
         name = f"  # {host.name}" if host.name != host.address else ""
         lines.append(f"{_bracket_ipv6(host.address)}{slots}{user}{name}")
     return MachineFile("\n".join(lines) + "\n", tuple(warnings))
-
-
-def _group_hosts(inventory: Inventory) -> dict[str, list[Host]]:
-    return group_pairs((group, host) for host in inventory for group in host.groups)
 
 
 def _bracket_ipv6(name: str) -> str:

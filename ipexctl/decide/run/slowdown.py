@@ -114,7 +114,8 @@ def _find_slow_host(state: RunState, attempt: Attempt, slowdown: Slowdown) -> Sl
     clear = len(telling) >= _MIN_SAMPLES and ordered[0][1] >= _BUSY_SHARE * len(telling)
     clear = clear and (len(ordered) < 2 or ordered[1][1] <= _WAITING_SHARE * len(telling))
     share = _measure_waiting(slowdown, hosts, ordered[0][0]) if ordered else None
-    clear = clear and (share is None or share >= _explain_waiting(slowdown))
+    longer = max(1 - slowdown.pace / slowdown.best, 0.0) if slowdown.best else 0.0  # by which part of a step
+    clear = clear and (share is None or share >= _WAITING_SHARE * longer)  # else waiting does not explain it
     far, measured = _find_slow_link(state)
     if clear and far != attempt.started.head and not _find_cause(state, ordered[0][0]):
         clear = far in ("", ordered[0][0])  # over a slow link any rank may be the last one, in a few samples
@@ -140,21 +141,10 @@ def _find_slow_host(state: RunState, attempt: Attempt, slowdown: Slowdown) -> Sl
     return SlowHost(host, ranks, slowdown.since, slowdown.pace, slowdown.best, cause, tuple(lines), words)
 
 
-def _explain_waiting(slowdown: Slowdown) -> float:
-    """Returns for which share of the time, at least, the others wait for a host that explains how long steps take: for
-    a part of what they take longer than at the best pace."""
-    return _WAITING_SHARE * max(1 - slowdown.pace / slowdown.best, 0.0) if slowdown.best else 0.0
-
-
 def _measure_waiting(slowdown: Slowdown, hosts: Sequence[str], host: str) -> float | None:
     """Returns in which share of the looks at them the ranks of the other hosts waited in a call; None without such."""
-    looks = [
-        bool(place.call)
-        for sample in slowdown.samples
-        for place in sample
-        for rank in place.ranks
-        if hosts[rank] != host
-    ]
+    places = [place for sample in slowdown.samples for place in sample]
+    looks = [bool(place.call) for place in places for rank in place.ranks if hosts[rank] != host]
     return sum(looks) / len(looks) if looks else None
 
 

@@ -75,15 +75,8 @@ def fetch(
         if early:
             yield Message(f"{what} yet", code="not-there-yet")
             continue
-        yield HostFailed(
-            Failure(
-                "",
-                Kind.STEP,
-                what,
-                advise("exec", "--", "ls", place, text=f"{_WHERE}; what is there:") if len(places) == 1 else _WHERE,
-                "missing",
-            )
-        )
+        hint = advise("exec", "--", "ls", place, text=f"{_WHERE}; what is there:") if len(places) == 1 else _WHERE
+        yield HostFailed(Failure("", Kind.STEP, what, hint, "missing"))
     need, free = sum(plan.size for plan in plans.values()), receive.measure_free_space(into)
     if need > free and not dry:
         what = f"no space left on this machine: need {format_size(need)}, {format_size(free)} free in {into}"

@@ -331,7 +331,8 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
     if needed := request.find_unremoved(wheel.name for wheel in wheels):
         reasons = [f"{name} is needed by other packages of the environment" for name in needed]
         raise UsageError("not all of these packages can be removed", reasons=reasons, exit=Exit.STEP)
-    if older := _find_downgrades(request, wheels):
+    unchanged = {*task.with_}.intersection(base.requested or () if base else ())  # asked for earlier as they are now
+    if older := _find_downgrades(request, wheels, unchanged):
         kept = [f"{name}=={version}" for name, (version, _) in older.items()]
         try:
             wheels = _resolve_wheels(request, [*asked, *kept], sources, indexes, down)
@@ -373,26 +374,23 @@ def _list_kept_directories(request: LockRequest) -> tuple[str, ...]:
 def _find_newer_allowed(request: LockRequest, sources: Sources, wheels: Sequence[Wheel]) -> list[str]:
     """Returns pins of what is named now with a bound and becomes older than the bound asks for: others that are there
     stay where an old release of it, which has no requirements yet, lets them."""
+    older = _find_downgrades(request, wheels, request.task.with_)
+    named = [text for text in request.task.with_ if read_package_name(text) in older]
+    if not named:
+        return []
+    sources = replace(sources, preferred={})
+    newest = packages.find_newest_versions(packages.find_uv(), named, request.target, sources)
+    return [f"{name}=={version}" for name, version in newest.items() if Version(older[name][1]) < Version(version)]
+
+
+def _find_downgrades(
+    request: LockRequest, wheels: Sequence[Wheel], texts: Iterable[str]
+) -> Mapping[str, tuple[str, str]]:
+    """Returns the packages of these requirements that would become older, with the versions that are there and those
+    that would be taken."""
     held = request.base.packages if request.base else {}
     taken = {wheel.name: wheel.version for wheel in wheels}
-    named = {read_package_name(text): text for text in request.task.with_}
-    older = [name for name in named if name in held and name in taken and Version(taken[name]) < Version(held[name])]
-    if not older:
-        return []
-    newest = packages.find_newest_versions(
-        packages.find_uv(), [named[name] for name in older], request.target, replace(sources, preferred={})
-    )
-    return [f"{name}=={version}" for name, version in newest.items() if Version(taken[name]) < Version(version)]
-
-
-def _find_downgrades(request: LockRequest, wheels: Sequence[Wheel]) -> Mapping[str, tuple[str, str]]:
-    """Returns the packages that were asked for earlier, and not in another way now, and would become older, with the
-    versions that are there and those that would be taken."""
-    if not request.base:
-        return {}
-    held, taken = request.base.packages, {wheel.name: wheel.version for wheel in wheels}
-    unchanged = set(request.base.requested or ()) & set(request.task.with_)
-    names = [name for name in map(read_package_name, unchanged) if name in held and name in taken]
+    names = [name for name in map(read_package_name, texts) if name in held and name in taken]
     return {name: (held[name], taken[name]) for name in sorted(names) if Version(taken[name]) < Version(held[name])}
 
 
