@@ -165,7 +165,7 @@ FOUND = {
     "cable": ("node1 lost", "end not observed: rank 1 on node1", "ipexctl doctor -f hosts"),
     "slow-host": ("node1: its control group limits CPU", " 1 ◀   node1", "--limit '!node1'"),
     "nan": ("NaN on all 3 ranks since step 12", " 1     node1", "ipexctl stop"),
-    "disk": ("rank 0 on node0 exited with code 1", "line     minutes.py:29", "ipexctl doctor"),
+    "disk": ("rank 0 on node0 exited with code 1", "line     minutes.py:29", "ipexctl exec"),
     "busy": ("node[0-2]: busy with run", "of root@vm", "ipexctl stop"),
     "wrong-torch": ("node1: the environment was changed", "torch is 2.13.0+cpu", "--like node0 --limit node1"),
     "mirror": ("node1: install from 10.77.0.1", "node[0,2] had", "--wheels-from controller"),
