@@ -34,12 +34,14 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     items += [labelled(f"  restart {number}", why) for number, why in enumerate(run.restarts, 1)]
     stopper = f" ({one_line(run.detail)})" if run.reason == "stopped" and run.detail else ""
     stall = [labelled("" if index else "  stall", line) for index, line in enumerate(run.stall or ())]
+    known = [labelled("  known", (run.diagnosis.title, STRONG))] if run.diagnosis else []
+    known += [labelled("", run.diagnosis.why)] if run.diagnosis and run.diagnosis.why else []
     if run.first is not None:
         items += [labelled("  restart", run.detail)] if run.restarts and run.detail else []
         below: list[RenderableType] = []
         items += _first_failure(by[run.first], run, below)
         before = len(items)
-        items += [*_format_diagnosis(run), *stall]
+        items += [*known, *stall]
         items += [labelled("  then", f"failed too: {locate_ranks(run.followers, run)}")] if run.followers else []
         items += [labelled("  then", f"{name_end(run)}{after}{stopper}")] if run.reason == "stopped" else []
         items += [labelled("  then", f"ended by us: {pluralize(len(run.stopped), 'rank')}")] if run.stopped else []
@@ -53,7 +55,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
         items.append(outcome(False, f"{name_end(run)}{after}".rstrip(",") + stopper))
         items += sentences(run.detail, 2) if run.detail and not stopper else []
         items += sentences(run.uncaught, 2) if run.uncaught else []
-        items += [*stall, *(_format_diagnosis(run) if run.reason != "done" else [])]
+        items += [*stall, *(known if run.reason != "done" else [])]
         items += [labelled("  ended", f"by us: {format_ranks(run.stopped)}")] if run.stopped else []
     gone = [rank.rank for rank in ranks if rank.state == "lost" or (run.reason and rank.state == "running")]
     if gone:
@@ -206,14 +208,6 @@ def _cut_line(line: str, cells: int) -> str:
     """A line without its middle, if it is longer."""
     half = cells // (2 if line.isascii() else 4) - 2
     return line if phrases.count_cells(line) <= cells else f"{line[:half]} {_CUT} {line[-half:]}"
-
-
-def _format_diagnosis(run: RunOutcome) -> list[RenderableType]:
-    diagnosis = run.diagnosis
-    if not diagnosis:
-        return []
-    items: list[RenderableType] = [labelled("  known", (diagnosis.title, STRONG))]
-    return [*items, labelled("", diagnosis.why)] if diagnosis.why else items
 
 
 def format_next_step(run: RunOutcome, place: Sequence[str] = ()) -> list[RenderableType]:

@@ -73,7 +73,8 @@ class Sources(Record):
         else empty. (uv removes them from the URLs of a lock.) One of ``~/.netrc`` names no protocol, and is not
         sent unencrypted: a lock file of somebody else can name any ``http:`` URL of a known host."""
         login = self._find_url_login(url)
-        return login if login or is_unencrypted(url) or not self._is_named(url) else self._find_netrc_login(url)
+        named = _get_origin(url) in map(_get_origin, self.named)
+        return login if login or is_unencrypted(url) or not named else self._find_netrc_login(url)
 
     def _find_url_login(self, url: str) -> str:
         for known in map(urlsplit, (url, self.index or "", *self.extra, *self.find_links)):
@@ -89,9 +90,6 @@ class Sources(Record):
         except (OSError, UnicodeDecodeError, netrc.NetrcParseError):
             return ""
         return f"{quote(entry[0], safe='')}:{quote(entry[2] or '', safe='')}" if entry and host else ""
-
-    def _is_named(self, url: str) -> bool:
-        return _get_origin(url) in map(_get_origin, self.named)
 
     def explain_withheld_login(self, url: str) -> str:
         """Why a login that ``~/.netrc`` has for this URL is not sent; empty where it is, or has none."""

@@ -74,6 +74,7 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
     if not failed:
         return Cause((), launcher)
     first, *others = [_judge(errors, rank) for rank in failed[:_CANDIDATE_LIMIT]]
+    soon = [each for each in others if each.rank.at - first.rank.at < _CRASH_DELAY]
     if first.is_symptom:
         named = first.named  # it may have ended without a word
         missed = (each for each in others if f"rank {each.rank.rank}" == named and not each.is_symptom)
@@ -81,10 +82,9 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
             (each for each in others if each.is_own),
             next(missed, _find_silent_end(first, others) or _find_most_telling(errors, first, others)),
         )
-    elif first.match is None and (killed := _find_killed(first, others)):
-        first = killed
+    elif first.match is None and (killed := [each for each in soon if each.rank.signal == signal.SIGKILL]):
+        first = killed[0]  # a library may say in words of its own that its peer is gone; no failure leads to SIGKILL
     elif first.is_silent:
-        soon = [each for each in others if each.rank.at - first.rank.at < _CRASH_DELAY]
         name = f"rank {first.rank.rank}"
         aborted = (each for each in others if first.rank.status in each.abort_statuses and each.named != name)
         first = next((each for each in soon if each.evidence.signal and not each.is_symptom), next(aborted, first))
@@ -100,13 +100,6 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
         match = next((other for other in known if other and not other.known.symptom), None)
     failed.remove(first.rank)
     return Cause((first.rank, *failed), _add_host(match, ranks) if match else None)
-
-
-def _find_killed(first: _Judged, others: Sequence[_Judged]) -> _Judged | None:
-    """Returns a rank that SIGKILL ended at the moment of the first failure: a library may say in words of its own that
-    its peer is gone, and what a failure of others leads to ends no process by SIGKILL."""
-    soon = (each for each in others if each.rank.at - first.rank.at < _CRASH_DELAY)
-    return next((each for each in soon if each.rank.signal == signal.SIGKILL), None)
 
 
 def _find_silent_end(first: _Judged, others: Sequence[_Judged]) -> _Judged | None:

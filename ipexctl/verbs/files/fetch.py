@@ -36,10 +36,10 @@ def fetch(
     ranks: Sequence[str] = (),
     dry: bool = False,
     early: bool = False,
-) -> Workflow[dict[str, str | Failure]]:
-    """Returns each host's local directory, or its failure. ``ranks`` are the hosts of the run's ranks, in order (empty:
-    those of the last saved run); ``early``: before the run that makes the files, so that none may be there yet. Raises
-    `UsageError` before any host is contacted."""
+) -> Workflow[None]:
+    """Fills each host's local directory. ``ranks`` are the hosts of the run's ranks, in order (empty: those of the last
+    saved run); ``early``: before the run that makes the files, so that none may be there yet. Raises `UsageError`
+    before any host is contacted."""
     hosts = _select_hosts(task, inventory, ranks, context)
     into = expand_home(task.into)
     if into.exists() and not into.is_dir():
@@ -89,17 +89,15 @@ def fetch(
         failures |= failed
         if run and fetched and not failures:
             receive.note_fetched_run(into, run)
-    done = {host.name: failures.get(host.name) or str(into / host.name) for host in hosts}
     answers: list[FetchedHost | FailedTransfer] = []
-    for name, result in done.items():
-        if isinstance(result, Failure):
-            answers.append(FailedTransfer(name, result.what, result.code))
+    for name in (host.name for host in hosts):
+        if failure := failures.get(name):
+            answers.append(FailedTransfer(name, failure.what, failure.code))
         else:
             plan = plans[name]
-            answers.append(FetchedHost(name, result, len(plan.items), plan.size, plan.unchanged))
+            answers.append(FetchedHost(name, str(into / name), len(plan.items), plan.size, plan.unchanged))
     yield Answer(FetchAnswer(dry, tuple(answers), plan_text if dry else None))
     yield Ended("fetch", choose_exit([failure.kind.exit for failure in failures.values()] + [Exit.STEP] * len(missing)))
-    return done
 
 
 def _fetch_files(

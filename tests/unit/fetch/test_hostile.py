@@ -13,8 +13,9 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.act.transfer.send import make_remote_error
+from ipexctl.model.answers.files import FetchAnswer, FetchedHost
 from ipexctl.model.errors import Exit, Failure, UsageError
-from ipexctl.model.events import Ended, Event, HostFailed, Message
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message
 from ipexctl.model.hosts import Command, Completed, Host, Inventory
 from ipexctl.model.tasks import Fetch
 from ipexctl.verbs.files.fetch import fetch
@@ -53,13 +54,12 @@ def fetched(
 
     inventory = Inventory((Host("n0", "n0"),))
     context = Context(FakeOpener(answer), tmp_path / "state", tmp_path / "cache")
-    events: list[Event] = []
-    story = fetch(Fetch(paths=("out",), into=str(tmp_path / "in/fetched")), inventory, context)
-    try:
-        while True:
-            events.append(next(story))
-    except StopIteration as end:
-        return events, end.value["n0"]
+    events = list(fetch(Fetch(paths=("out",), into=str(tmp_path / "in/fetched")), inventory, context))
+    failures = [event.failure for event in events if isinstance(event, HostFailed)]
+    [end] = [event.value for event in events if isinstance(event, Answer)]
+    assert isinstance(end, FetchAnswer)
+    [host] = end.hosts
+    return events, host.directory if isinstance(host, FetchedHost) else failures[0]
 
 
 def everything(tmp_path: Path) -> dict[str, bytes]:
