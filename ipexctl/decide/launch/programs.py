@@ -138,7 +138,8 @@ def parse_file(name: str, data: bytes, executable: bool, args: tuple[str, ...]) 
             hint = advise("run", "--program", "bash", name, *args, text=f"{hint}, or:")
         if compiler := _COMPILERS.get(posixpath.splitext(name)[1].lower()):
             program = posixpath.splitext(name)[0]
-            text = f"build it with the compiler of your MPI ({compiler} {name} -o {program}), then:"
+            build = shlex.join([compiler, name, "-o", program])
+            text = f"build it with the compiler of your MPI ({build}), then:"
             hint = advise("run", program if "/" in program else f"./{program}", *args, text=printable(text, 900))
             raise UsageError(f"{shown} is source code, not a program", hint=hint)
         raise UsageError(f"{shown} does not say what starts it", reasons=reasons, hint=hint)

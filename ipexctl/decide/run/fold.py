@@ -28,7 +28,7 @@ _MIN_LOG_SIZE = 8 << 10  # of one rank
 _RANK_LIMIT = 1 << 16
 _ATTEMPT_RANKS = 1 << 17  # ranks of all attempts together of which is known how they ended
 _STALLED_RANKS = 1 << 17  # ranks of all stalls of a run together, also those that did not stall; then the last counts
-_SAID_LIMIT = 10_000  # failures of the hosts, warnings, and hosts of which something is noted
+_NOTICE_LIMIT = 10_000  # failures of the hosts, warnings, and hosts of which something is noted
 _SAMPLES_LIMIT = 100  # looks at where the ranks of a slow run stand
 _STAGES_LIMIT = 64  # of one rank in an attempt; there are eight
 _NEVER_EXCUSED = (Kind.UNREACHABLE, Kind.RESIDUE, Kind.RECORD)
@@ -215,7 +215,7 @@ class RunFold:
 
     def _add_failure(self, event: e.HostFailed, at: float) -> None:
         failure, attempt, failures = event.failure, self.state.last_attempt, self.state.failures
-        if len(failures) >= _SAID_LIMIT and any(each.kind is failure.kind for each in failures):
+        if len(failures) >= _NOTICE_LIMIT and any(each.kind is failure.kind for each in failures):
             return  # the exit code needs one of each kind
         failures.append(failure)
         if failure.host:
@@ -225,7 +225,7 @@ class RunFold:
 
     def _add_message(self, event: e.Message) -> None:
         attempt = self.state.last_attempt
-        if event.level == "warning" and len(self.state.warnings) < _SAID_LIMIT:
+        if event.level == "warning" and len(self.state.warnings) < _NOTICE_LIMIT:
             self.state.warnings[f"{event.host}: {event.text}" if event.host else event.text] = event.code
         if event.code == "stalled" and attempt and attempt.stalls:
             attempt.stalls[-1].message = event.text
@@ -295,7 +295,7 @@ class RunFold:
         """The clock of a host is known by the message that came fastest."""
         if own:
             delays = self.state.run.delays
-            if host in delays or len(delays) < _SAID_LIMIT:
+            if host in delays or len(delays) < _NOTICE_LIMIT:
                 delays[host] = min(delays.get(host, seen - own), seen - own)
 
     # output --------------------------------------------------------------------------------------------------------
