@@ -26,6 +26,7 @@ def test_a_caught_timeout_leaves_a_group_that_refuses_and_a_job_that_fails(run: 
     assert ended.code == 7
     assert "impi: Timed out waiting 3 s for allreduce #1: rank 2 did not come" in ended.out  # whoever was first
     assert "this group failed before" in ended.out
+    assert re.search(r"destroyed on \d after impi: Timed out", ended.out)  # MPI would wait for rank 2
 
 
 def test_a_wait_that_ends_early_leaves_the_operation_alone(run: Run) -> None:

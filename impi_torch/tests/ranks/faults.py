@@ -34,7 +34,7 @@ def late_async(rank: int, size: int) -> None:
 
 
 def late_caught(rank: int, size: int) -> None:
-    """A script may catch the error and say what it wants; the group refuses everything after it."""
+    """A script may catch the error and say what it wants; the group refuses everything after it, and ends alone."""
     if rank == size - 1:
         time.sleep(60)
     for _ in range(2):
@@ -42,6 +42,9 @@ def late_caught(rank: int, size: int) -> None:
             dist.all_reduce(torch.ones(10))
         except RuntimeError as error:
             print(f"caught on {rank}: {error}", flush=True)
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    dist.destroy_process_group()
+    print(f"destroyed on {rank} after {backend.error}", flush=True)
     sys.exit(7)
 
 
