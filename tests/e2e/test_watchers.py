@@ -1,7 +1,6 @@
 """Those who watch a run come and go, the run goes on: several at once, and the verbs of those who come later, from
 another directory with nothing saved."""
 
-import json
 import os
 import re
 import signal
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from ipexctl.store.saved_profile import read_profile
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, GATE, LIGHT, ROOT, Started, Workspace, find_orphans, kill, open_gates
+from tests.e2e.workspace import ACTOR, GATE, LIGHT, ROOT, Started, Workspace, find_orphans, open_gates
 from tests.stock import over
 from tests.waiting import wait
 
@@ -22,43 +21,9 @@ Start = Callable[..., Started]
 Group = tuple[str, ...]
 
 
-def ticks(count: int) -> bytes:
-    return b"".join(b"tick %d\n" % number for number in range(count))
-
-
-def write_hook(directory: Path) -> tuple[str, Path]:
-    """A command for ``--notify``, and the file that gets what the command is given, a line each."""
-    hook, heard = directory / "hook.py", directory / "heard"
-    hook.write_text("import sys\nopen(sys.argv[1], 'a').write(sys.stdin.read())\n")
-    return f"{sys.executable} {hook} {heard}", heard
-
-
 def runs(workspace: Workspace) -> list[dict[str, object]]:
     result = workspace.succeed("ps", "--json")
     return list(result.answer["runs"])
-
-
-@over("none")
-def test_a_detached_run_is_watched_by_another_workspace_to_its_end_without_a_missing_byte(
-    workspace: Workspace, hosts: Cluster, group: Group, tmp_path: Path
-) -> None:
-    workspace.succeed("run", *group, "--detach", ACTOR, "count", "40", GATE)
-    other = Workspace(hosts, tmp_path / "other")
-    [one] = runs(other)
-    assert one["state"] == "running"
-    assert one["hosts"] == ["node0", "node1", "node2"]
-    assert one["watchers"] == 0
-    open_gates(hosts)
-    hook, heard = write_hook(tmp_path)
-    attached = other.succeed("attach", "--notify", hook)
-    assert "0 processes left on 3 hosts" in attached.out
-    for rank in range(3):
-        assert other.written(rank) == ticks(40)
-    start, end = map(json.loads, heard.read_text().splitlines())
-    assert start["text"] == "actor.py: watched, 3 ranks on 3 hosts"
-    assert (end["event"], end["result"], end["exit"]) == ("end", "ok", 0)
-    assert runs(other) == []
-    assert not find_orphans(hosts)
 
 
 def test_the_profile_of_a_detached_run_comes_at_attach(workspace: Workspace, hosts: Cluster, tmp_path: Path) -> None:
@@ -103,21 +68,6 @@ def test_stop_of_a_run_whose_guard_was_lost_is_done(workspace: Workspace, hosts:
     assert "[node2] warning: lost (its guard ended)" in stopped.out + stopped.err
     assert "0 processes left on 3 hosts" in stopped.out
     assert not [p for host in hosts.names for p in hosts.processes(host) if "IPEXCTL_RUN" in p.environ]
-
-
-@over("none")
-def test_reap_takes_away_what_a_killed_keeper_left(
-    workspace: Workspace, start: Start, hosts: Cluster, group: Group
-) -> None:
-    assert workspace("run", *group, "--detach", ACTOR, "wait").code == 0
-    for process in hosts.processes("node0"):
-        if "IPEXCTL_RUN" in process.environ and "keeper" in process.argv:
-            kill(process.outer)
-    wait(lambda: not any("IPEXCTL_RUN" in p.environ for host in hosts.names for p in hosts.processes(host)), 60.0)
-    workspace.succeed("stop", "--orphans")
-    assert not find_orphans(hosts)
-    assert [file for host in hosts.names for file in hosts.path(host, "/dev/shm").glob("mpich_shm_*")] == []
-    assert runs(workspace) == []
 
 
 def test_the_page_of_a_run_is_served_while_it_goes_on_and_left_in_its_record(

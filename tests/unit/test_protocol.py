@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 import tracemalloc
-from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -17,12 +16,10 @@ from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, HostFailed, Message, RankEnded, RunEnded, Stamped
 from ipexctl.model.launch import Running
-from ipexctl.model.reports import OutOfMemory
 from ipexctl.protocol import codec, frames, journal, messages, rank_records, run_spec, session
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.frames import WatchFrame
 from ipexctl.protocol.timings import Timings
-from ipexctl.remote.agent.spool import SPARE_SPACE, Spool
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import Plain
@@ -133,33 +130,6 @@ def test_frames_are_cut_out_of_any_pieces() -> None:
     assert (received, held) == (sent, b"")
 
 
-@pytest.mark.fault("L3")
-def test_a_damaged_journal_is_reported_once_and_the_rest_of_it_is_read() -> None:
-    log = JournalReader("n0nce", RUNNING)
-    lines = [
-        b'{"what": "rank"}\n',
-        b"\xff rubbish\n",
-        journal.encode_record(rank_records.RankEnded(1, "b", 3, at=2.0)),
-        b'{"kind": "RankEnded", "rank": "one"}\n',
-        journal.encode_record(journal.RunEnd("r1", "rank", "rank 1 on b failed", at=3.0)),
-    ]
-    events = [event for line in lines for event in log.read(frames.JOURNAL, line)] + list(log.end())
-    assert [event.level for event in events if isinstance(event, Message)] == ["warning"]
-    (failure,) = [event.failure for event in events if isinstance(event, HostFailed)]
-    assert failure.what.startswith("3 records of")
-    assert [event for event in events if isinstance(event, RankEnded)] == [RankEnded(1, "b", 3, at=2.0)]
-    assert log.over == RunEnded("r1", "rank", "rank 1 on b failed", 3.0)
-
-
-def test_a_rank_killed_for_lack_of_memory_says_so_as_a_type_and_in_words() -> None:
-    log = JournalReader("n0nce", RUNNING)
-    record = rank_records.RankEnded(1, "b", None, 9, oom=rank_records.Memory(1, 3, 4))
-    (ended,) = log.read(frames.JOURNAL, journal.encode_record(record))
-    assert isinstance(ended, RankEnded)
-    assert ended.oom == OutOfMemory(3, 4)
-    assert ended.error == "killed by the kernel: out of memory: 3 B of 4 B of its control group"
-
-
 def test_a_part_of_the_agent_runs_as_a_text() -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-", "prove", "0101-none"],
@@ -179,6 +149,7 @@ def read_journal(data: bytes, piece: int = 1 << 20) -> tuple[JournalReader, list
     return log, [*events, *log.end()]
 
 
+@pytest.mark.fault("L3")
 @pytest.mark.parametrize(
     "line",
     [
@@ -196,9 +167,13 @@ def read_journal(data: bytes, piece: int = 1 << 20) -> tuple[JournalReader, list
 )
 def test_a_line_that_is_no_record_is_reported_and_counted_and_the_rest_is_read(line: bytes) -> None:
     good = journal.encode_record(rank_records.RankEnded(1, "b", status=0, at=2.0))
-    _, events = read_journal(good + line + b"\n" + line + b"\n" + good, piece=1 << 16)
-    assert len([event for event in events if isinstance(event, RankEnded)]) == 2
-    assert [event.code for event in events if isinstance(event, Message)] == ["journal"], "at once, and once"
+    over = journal.encode_record(journal.RunEnd("r1", "rank", "rank 1 on b failed", at=3.0))
+    log, events = read_journal(good + line + b"\n" + line + b"\n" + good + over, piece=1 << 16)
+    assert log.over == RunEnded("r1", "rank", "rank 1 on b failed", 3.0)
+    assert list(log.end()) == [], "once"
+    assert [type(event) for event in events] == [RankEnded, Message, RankEnded, HostFailed], "at once, and once"
+    [warning] = [event for event in events if isinstance(event, Message)]
+    assert (warning.level, warning.host, warning.code) == ("warning", "a", "journal")
     (failure,) = [event.failure for event in events if isinstance(event, HostFailed)]
     assert (failure.kind.exit, failure.what) == (Exit.RECORD, "2 records of the run's journal cannot be read")
 
@@ -251,16 +226,3 @@ def test_no_record_of_a_host_ends_the_watching(records: list[journal.Record]) ->
     for sink in (Plain(Pipe(io.BytesIO()), Pipe(io.BytesIO())), Live(Pipe(io.BytesIO()), Pipe(io.BytesIO()))):
         feed(sink, stream)
         sink.close(fold(stream))
-
-
-def test_where_there_is_no_space_is_reported_with_need_and_free(tmp_path: Path) -> None:
-    need, free = Spool(str(tmp_path / "out")).measure_free_space(500)
-    assert need == 500 + SPARE_SPACE
-    assert free > 0
-    log = JournalReader("n0nce", RUNNING)
-    record = journal.Unstored("/scratch/\x1brun", need, 4096)
-    (message,) = log.read(frames.JOURNAL, journal.encode_record(record))
-    assert isinstance(message, Message)
-    assert message.text == (
-        "no space left in /scratch/\\x1brun (need 1.0 MiB, 4.0 KiB free): output is lost and counted, the run goes on"
-    )

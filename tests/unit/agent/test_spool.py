@@ -10,7 +10,7 @@ import pytest
 
 from ipexctl.decide.run.demux import Demux
 from ipexctl.protocol.frames import build_head, compile_frame_pattern, split_into_frames
-from ipexctl.remote.agent.spool import SEGMENT_SIZE, Spool, Tail, list_segments
+from ipexctl.remote.agent.spool import SEGMENT_SIZE, SPARE_SPACE, Spool, Tail, list_segments
 
 FRAMES = compile_frame_pattern("n0nce")
 
@@ -121,3 +121,9 @@ def test_files_that_are_not_segments_are_left_alone(tmp_path: Path, cap: int) ->
     (tmp_path / "out.bins.000001").write_text("mine")
     Spool(str(tmp_path / "out.bin"), cap=cap).write(b"x")
     assert list_segments(str(tmp_path / "out.bin")) == [0]
+
+
+def test_what_is_needed_to_go_on_is_more_than_what_found_no_space(tmp_path: Path) -> None:
+    need, free = Spool(str(tmp_path / "out.bin")).measure_free_space(500)
+    assert need == 500 + SPARE_SPACE
+    assert free > 0

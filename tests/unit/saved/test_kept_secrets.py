@@ -69,12 +69,14 @@ def find_secret(text: str | bytes) -> bool:
     return SECRET.encode() in data or CODED.encode() in data
 
 
+@pytest.mark.fault("J1")
 def test_only_the_file_of_the_rank_has_what_the_rank_wrote(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     having = [path.name for path in saved.rglob("*") if path.is_file() and find_secret(path.read_bytes())]
     assert having == ["0.out"]
     assert (saved / SECRETS).stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.fault("J1")
 @pytest.mark.parametrize("words", [["replay"], ["replay", "--output", "json"], ["logs", "1031-k7"],
                                    ["logs", "1031-k7", "--rank", "0"], ["report"]])  # fmt: skip
 def test_no_later_command_shows_it(saved: Path, words: list[str]) -> None:

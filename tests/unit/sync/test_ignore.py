@@ -28,21 +28,6 @@ def test_a_pattern_leaves_out_what_it_says(case: tuple[str, ...]) -> None:
     ]
 
 
-@pytest.mark.parametrize("pattern", [case[0] for case in CASES])
-def test_git_reads_the_pattern_the_same_way(pattern: str, tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    (tmp_path / ".gitignore").write_text(pattern + "\n")
-    for path in DIRECTORIES:
-        (tmp_path / path).mkdir(parents=True)
-    words = ["git", "-C", str(tmp_path), "-c", "core.quotepath=off", "check-ignore", "--stdin", "-z", "--no-index"]
-    output = subprocess.run(words, input="\0".join(PATHS + DIRECTORIES).encode(), capture_output=True).stdout.decode()
-    ignored = compile_ignore([pattern])
-    under = [p for p in PATHS if any(ignored(str(parent), True) for parent in Path(p).parents if str(parent) != ".")]
-    ours = [path for path in PATHS if ignored(path, False) or path in under]
-    ours += [path for path in DIRECTORIES if ignored(path, True)]
-    assert sorted(output.split("\0")[:-1]) == sorted(ours)
-
-
 @pytest.mark.parametrize(
     ("pattern", "path"),
     [("*a" * 30 + "*b", "a" * 250), ("**/a/" * 12 + "b", "/".join("a" * 200)), ("**/*a*a*a/" * 9 + "b", "aaaa/" * 99)],
@@ -72,10 +57,10 @@ def test_what_nobody_trains_on_is_left_out_and_can_be_taken_back_in() -> None:
 def make_tree(top: Path) -> tuple[list[str], list[str]]:
     """Files and directories of odd names, in a repository."""
     subprocess.run(["git", "init", "-q", str(top)], check=True)
-    random, files = Random(1), set[str]()
+    random, files = Random(1), set(PATHS)
     for _ in range(400):
         files.add("/".join(random.choice(NAMES) for _ in range(random.randint(1, 4))))
-    folders = {str(parent) for path in files for parent in Path(path).parents} - {"."}
+    folders = {str(parent) for path in files for parent in Path(path).parents} - {"."} | {*DIRECTORIES}
     for folder in folders:
         (top / folder).mkdir(parents=True, exist_ok=True)
     return sorted(files - folders), sorted(folders)
@@ -104,6 +89,7 @@ NESTED = [
     {"": ["!b"], "a": ["*"], "foo": ["*", "!.gitignore"]},
     {".git/info": ["*.py", "b"], "": ["!f.py"]},
 ]  # fmt: skip
+NESTED += [{"": [pattern]} for pattern, *_ in CASES]
 
 
 def test_git_leaves_out_the_same_of_a_tree(tmp_path: Path) -> None:
