@@ -179,7 +179,7 @@ def _run_pip_compile(
     tool: Tool, requirements: Sequence[str], options: Sequence[str], target: WheelTarget, sources: Sources
 ) -> tuple[int | None, str, str]:
     """`uv pip compile`; the result of `_run_uv`."""
-    env, limits = sources.build_environment(), sources.limits
+    env, limits = sources.select_environment(), sources.limits
     # Three tries of a third each stay within the limit; a server that only trickles meets the limit of the whole.
     env.update(
         UV_HTTP_TIMEOUT=str(max(1, int(limits.stall / limits.tries))),
@@ -192,7 +192,7 @@ def _run_pip_compile(
     if sources.no_index:
         argv.append("--no-index")
     argv += ["--python-platform", target.platform, "--python", sys.executable, "--no-python-downloads"]
-    return _run_uv(argv, "\n".join(requirements) + "\n", env, limits)
+    return _run_uv(argv, "\n".join([*sources.list_options(), *requirements]) + "\n", env, limits)
 
 
 def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limits) -> tuple[int | None, str, str]:

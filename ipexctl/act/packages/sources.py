@@ -1,14 +1,14 @@
 """Where wheels come from: package indexes and directories, as uv, pip and the user configure them.
 
 uv reads its own configuration itself; that of pip is translated here. URLs may carry a user name and a password; those
-reach uv through its environment, never through an argument list or a message."""
+reach uv through its standard input, or its environment, never through an argument list or a message."""
 
 import configparser
 import netrc
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -18,6 +18,10 @@ from ipexctl.act.inputs import expand_home
 from ipexctl.model.json_values import Record, field
 
 _UV_SOURCES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
+_UV_VARIABLE = re.compile(
+    r"(?:UV|SSL|XDG|LC|LD|DYLD)_(?!\w*(?:USERNAME|PASSWORD|TOKEN))\w+|HOME|PATH|TMPDIR|USER|LOGNAME|LANG|PYTHONHOME"
+    r"|DBUS_SESSION_BUS_ADDRESS"  # of its keyring
+)
 
 
 class Sources(Record):
@@ -26,8 +30,8 @@ class Sources(Record):
     for it: ``extra`` in order, those of the version table first, then ``index``. ``from_pip``: some of ``extra`` are
     pip's, to which all indexes are alike. Of ``preferred`` packages these versions are taken as long as the
     requirements permit. Logins of ~/.netrc go to those indexes alone that the user's own configuration or command line
-    names, ``named``: not to one that a playbook or a lock file of somebody else names. ``foreign``: a playbook names
-    some of these."""
+    names, ``named``: not to one that a playbook or a lock file of somebody else names. ``variables``: those that the
+    requirements name, which uv puts into them."""
 
     index: str | None = None
     extra: tuple[str, ...] = ()
@@ -39,26 +43,42 @@ class Sources(Record):
     limits: Limits = Limits()
     preferred: Mapping[str, str] = field(default_factory=dict)
     named: tuple[str, ...] = ()
-    foreign: bool = False
+    variables: tuple[str, ...] = ()
 
     def build_environment(self) -> dict[str, str]:
-        """``environ`` with these sources in uv's variables."""
+        """``environ`` with these sources in uv's variables, for a build of the user's own."""
         env = dict(self.environ)
-        index, extra, links = self.index, self.extra, self.find_links
-        if self.foreign:
-            env["NETRC"] = os.devnull  # uv would send a login of it to every index
-            extra, links = tuple(map(self._add_netrc_login, extra)), tuple(map(self._add_netrc_login, links))
-            index = self._add_netrc_login(index) if index else None
-        if index:
+        if self.index:
             env.pop("UV_INDEX_URL", None)
-            env["UV_DEFAULT_INDEX"] = index
-        if extra:
-            env["UV_INDEX"] = " ".join([*extra, *env.get("UV_INDEX", "").split()])
-        if links:
-            env["UV_FIND_LINKS"] = ",".join([*links, *filter(None, [env.get("UV_FIND_LINKS", "")])])
-        if self.certificate:
-            env.setdefault("SSL_CERT_FILE", self.certificate)
-        return env
+            env["UV_DEFAULT_INDEX"] = self.index
+        if self.extra:
+            env["UV_INDEX"] = " ".join([*self.extra, *env.get("UV_INDEX", "").split()])
+        if self.find_links:
+            env["UV_FIND_LINKS"] = ",".join([*self.find_links, *filter(None, [env.get("UV_FIND_LINKS", "")])])
+        return self._add_certificate(env)
+
+    def select_environment(self) -> dict[str, str]:
+        """Returns the variables that uv needs to resolve. It puts any that it gets into the addresses that the metadata
+        of a stranger's wheel names, and would send a login of ~/.netrc to each of them."""
+        env = {name.lower(): value for name, value in self.environ.items() if name.lower().endswith("_proxy")}
+        given = {name: value for name, value in self.environ.items() if name in self.variables or _is_for_uv(name)}
+        return self._add_certificate({**env, **given, "NETRC": os.devnull})
+
+    def list_options(self) -> Iterator[str]:
+        """Yields the lines of uv's standard input that name these sources and those of its variables, with logins."""
+        env = self.environ
+        default = self.index or env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL", "")
+        extra = (*self.extra, *env.get("UV_INDEX", "").split(), *env.get("UV_EXTRA_INDEX_URL", "").split())
+        links = (*self.find_links, *env.get("UV_FIND_LINKS", "").split(","))
+        for option, places in (("--index-url", (default,)), ("--extra-index-url", extra), ("--find-links", links)):
+            for place in filter(None, places):
+                url = re.sub(r"^\w[\w.-]*=", "", place)
+                url = _put_login(url, self.find_login(url)) if "://" in url else Path(os.sep, url).as_uri()
+                text = re.sub(r"[\s$]", lambda match: quote(match[0]), url)  # one word, without a variable
+                yield f"{option} {text}"
+
+    def _add_certificate(self, env: dict[str, str]) -> dict[str, str]:
+        return {"SSL_CERT_FILE": self.certificate, **env} if self.certificate else env
 
     def find_dependency_confusion(self) -> str:
         """What the user should know where packages of one name may come from several indexes; empty otherwise."""
@@ -103,9 +123,6 @@ class Sources(Record):
         """Returns the URL with its user name and password, for a host that downloads it itself; without them where the
         host would send them unencrypted."""
         return url if is_unencrypted(url) else _put_login(url, self.find_login(url))
-
-    def _add_netrc_login(self, url: str) -> str:
-        return _put_login(url, self.find_login(url)) if "://" in url else url
 
     def list_names(self) -> tuple[str, ...]:
         """Returns the sources for messages: each once, without user names and passwords."""
@@ -162,6 +179,10 @@ def _get_origin(url: str) -> tuple[str, str | None, int | None]:
         return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
     except ValueError:  # an address or a port that is none
         return url, None, None
+
+
+def _is_for_uv(variable: str) -> bool:
+    return variable not in _UV_SOURCES and bool(_UV_VARIABLE.fullmatch(variable))
 
 
 def _put_login(url: str, login: str) -> str:

@@ -77,11 +77,11 @@ class LockRequest(Record):
     @property
     def sources(self) -> Sources:
         task, sources = self.task, read_sources(self.task, self.context)
-        words = (task.index_url or "", *task.extra_index_url, *task.find_links)
         if self.context.by_playbook:
-            addressed = any(re.search("https?://", text, re.IGNORECASE) for _, text in list_texts(task))
-            return replace(sources, foreign=any(words) or addressed)
-        return replace(sources, named=(*sources.named, *words))
+            return sources
+        named = (*sources.named, task.index_url or "", *task.extra_index_url, *task.find_links)
+        variables = {name for _, text in list_texts(task) for name in re.findall(r"\$\{([A-Z0-9_]+)\}", text)}
+        return replace(sources, named=named, variables=(*variables,))
 
     @property
     def target(self) -> packages.WheelTarget:

@@ -83,6 +83,62 @@ def test_uv_is_configured_through_its_environment_never_by_arguments() -> None:
     assert "geheim" not in " ".join(sources.list_names())
 
 
+def test_uv_resolves_without_variables_that_it_does_not_need_and_reads_the_indexes() -> None:
+    """It puts variables into what a stranger's wheel requires, and sent the logins of ~/.netrc there."""
+    indexes = {
+        "UV_INDEX": "own=https://n/ https://m/",
+        "UV_FIND_LINKS": "/my wheels,https://p/",
+        "UV_INDEX_OWN_PASSWORD": "x",
+    }
+    environ = {
+        "HOME": "/h",
+        "UV_INDEX_STRATEGY": "first-index",
+        "HTTPS_PROXY": "http://u:p@proxy",
+        "AWS_KEY": "x",
+        "A_B": "c",
+    }
+    sources = Sources(
+        "https://u:ge$heim@i/simple", ("https://x/ -e /x",), environ=environ | indexes, variables=("A_B",)
+    )
+    kept = {"HOME": "/h", "UV_INDEX_STRATEGY": "first-index", "https_proxy": "http://u:p@proxy", "A_B": "c"}
+    assert sources.select_environment() == {**kept, "NETRC": os.devnull}
+    assert [*sources.list_options()] == [
+        "--index-url https://u:ge%24heim@i/simple",
+        *(f"--extra-index-url https://{place}" for place in ("x/%20-e%20/x", "n/", "m/")),
+        "--find-links file:///my%20wheels",
+        "--find-links https://p/",
+    ]
+
+
+def test_a_wheel_gets_no_variable_and_no_login_by_what_it_requires(tmp_path: Path) -> None:
+    """A host's word, or a playbook, gave its address: its metadata took any variable of the user, and the login."""
+    needed, asked = wheels.wheel("needed", "1.0", {}), list[str]()
+
+    def want_login(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        asked.append(f"{path} {handler.headers.get('Authorization')}")
+        return "needed" in path and wheels.require_login(path, client, handler)
+
+    with wheels.serving(wheels.Index([needed], want_login)) as theirs:
+        place, secret = (
+            f"{theirs.url.removesuffix('/simple')}/files",
+            "TOKEN UV_INDEX_OWN_PASSWORD UV_INDEX HTTPS_PROXY",
+        )
+        variables = "".join(f"${{{name}}}" for name in secret.split())
+        theirs.wheels.append(
+            wheels.wheel("a", "1.0", {}, requires=(f"needed @ {place}/{needed.filename}?{variables}",))
+        )
+        (tmp_path / ".netrc").write_text("default login user password geheim\n")
+        environ = {
+            "HOME": str(tmp_path),
+            "UV_CACHE_DIR": str(tmp_path / "uv"),
+            **dict.fromkeys(secret.split(), "http://u:geheim@x"),
+        }
+        what = [f"a @ {place}/{theirs.wheels[-1].filename}"]
+        with pytest.raises(UsageError):
+            resolve_wheels(find_uv(), what, WheelTarget("3.11", "2.28"), read_pip_settings(environ, []))
+    assert [line for line in asked if "needed" in line] == [f"/files/{needed.filename}?{variables} None"]
+
+
 def test_logins_come_from_the_index_urls_or_from_netrc(tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("machine other.example login me password a/b\n")
     named = ("https://other.example:443/simple", "https://[", "https://a:b/")
@@ -168,17 +224,16 @@ def test_a_login_of_netrc_goes_only_to_an_index_that_the_user_names(
         assert sources.find_login(url) == ("me:geheim" if given else "")
         assert (sources.add_login(url) != url) is given
         assert bool(sources.explain_withheld_login(url)) is not given
-        if by_playbook and task:  # uv reads ~/.netrc by itself
-            assert sources.build_environment()["NETRC"] == os.devnull
+        assert sources.select_environment()["NETRC"] == os.devnull  # uv would read it by itself
 
 
 def test_uv_gets_the_login_of_an_index_that_the_user_names_beside_one_of_a_playbook(tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("default login me password geheim\n")
     own, other = "https://corp.example/simple", "https://other.example/simple"
-    sources = Sources(other, (own,), ("/w",), environ={"HOME": str(tmp_path)}, named=(own,), foreign=True)
-    env = sources.build_environment()
-    assert (env["UV_DEFAULT_INDEX"], env["UV_INDEX"]) == (other, "https://me:geheim@corp.example/simple")
-    assert env["UV_FIND_LINKS"] == "/w"
+    sources = Sources(other, (own,), ("/w",), environ={"HOME": str(tmp_path)}, named=(own,))
+    with_login = own.replace("://", "://me:geheim@")
+    places = [f"--index-url {other}", f"--extra-index-url {with_login}", "--find-links file:///w"]
+    assert [*sources.list_options()] == places
 
 
 def test_messages_have_no_passwords() -> None:
