@@ -104,7 +104,7 @@ def _rest(run: "KeeperRun") -> None:
     run.actions.append(
         EndAttempt(journal.AttemptEnded(run.reason, run.detail, run.restart + 1, run.spec.restarts, awaited))
     )
-    run.enter(RunPhase.RESTING, min(timings.backoff * 2**run.restart, timings.longest_backoff))
+    run.enter(RunPhase.RESTING, min(timings.backoff * 2 ** min(run.restart, 60), timings.longest_backoff))
 
 
 def withdraw_attempt(run: "KeeperRun", why: str) -> None:

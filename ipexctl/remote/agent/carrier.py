@@ -31,6 +31,7 @@ CALLERS_LIMIT = 16
 REPORT_LIMIT = MESSAGE_LIMIT // 8  # bytes of a report: orders name the files of several hosts, twice
 _PIECE = 1 << 20
 _STATE, _INCOMING, _ASIDE = "state.json", ".incoming", ".aside"
+_FAULTS = (OSError, ValueError, RecursionError)  # the last two of names that no file has, as other hosts may tell them
 
 
 class Carrier:
@@ -247,14 +248,14 @@ class Carrier:
                 self.take_from(source, incoming, total, None if order.part is None else RATE)
             if order.part is None:
                 self.place(order, incoming)
-        except OSError as error:
-            why = str(error.strerror or error)
+        except _FAULTS as error:
+            why = str(getattr(error, "strerror", None) or error)
         with self.copying:
             try:
                 if order.part and not why:
                     self.add_copy(order.part, incoming)
-            except OSError as error:
-                why = str(error.strerror or error)
+            except _FAULTS as error:
+                why = str(getattr(error, "strerror", None) or error)
             self.send(messages.CheckpointTaken(order.number, why, total[0], time.monotonic() - began))
         shutil.rmtree(incoming, ignore_errors=True)
 

@@ -160,7 +160,8 @@ def _on_host_waits(run: "KeeperRun", host: str, waits: "messages.HostWaits") -> 
 
 
 def _on_checkpoints_found(run: "KeeperRun", host: str, report: "messages.CheckpointsFound") -> None:
-    parts = [each if each.owner else _convert_to_head_time(run, host, each) for each in report.parts]
+    known = [part for part in report.parts if all(len(file) == 2 for file in part.files.values())]
+    parts = [each if each.owner else _convert_to_head_time(run, host, each) for each in known]
     run.kept = keeping.add_report(run.kept, host, report._replace(parts=parts))
     _order_copies(run)
 

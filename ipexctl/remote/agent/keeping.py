@@ -54,7 +54,7 @@ def list_whole(keeping: "Keeping", hosts: "Sequence[str]", quiet: bool = False) 
         candidates.append((name, {host: part.mark for host, part in here.items() if host in writers}, most))
     found: Dict[str, Checkpoint] = {}
     for name, marks, least in candidates:
-        if not set(marks.items()) <= set(places):
+        if not marks or not set(marks.items()) <= set(places):
             continue
         chosen = {host: places[host, marks[host]] for host in marks}
         parts = [place.part for place in chosen.values()]

@@ -297,6 +297,15 @@ def test_no_file_outside_of_the_directory_is_given_or_written(tmp_path: Path, pa
     assert (tmp_path / "victim").read_text() == "as before"
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "/".join("a" * 1500)], ids=["NUL", "half a character", "deep"])
+def test_a_name_that_no_file_has_is_answered(tmp_path: Path, name: str) -> None:
+    """Without an answer the keeper would wait, and no rank start."""
+    b = Host(tmp_path, "b")
+    source = CheckpointSource("b", "127.0.0.1", 1, {f"ckpt/{name}": [1, 0]})
+    assert b.take(TakeCheckpoint(1, "ckpt", [source], None)).why
+    assert b.take(TakeCheckpoint(1, "ckpt", [], CheckpointPart("ckpt", name, {}, 0.0, owner="a"))).why
+
+
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_links_lead_nowhere_and_a_pipe_holds_nobody(tmp_path: Path, kind: str) -> None:
     a, b = Host(tmp_path, "a"), Host(tmp_path, "b")

@@ -627,6 +627,15 @@ def test_ranks_that_go_on_start_when_all_hosts_have_the_checkpoint() -> None:
     assert history.records(journal.ResumeChosen) == [journal.ResumeChosen("ckpt/m.pt", CLOCK - 60, 10, 9.0, ["a"])]
 
 
+@pytest.mark.parametrize("wrong", [*({"files": {"m.pt": file}} for file in ([], [1], [1, 2, 3])), {"owner": "b"}])
+def test_a_part_that_makes_no_sense_is_none(wrong: dict[str, Any]) -> None:
+    """The keeper would end by an exception, and with it the run of all hosts."""
+    part = make_file(CLOCK)._replace(**wrong)
+    history = find_checkpoint(find_checkpoint(History(GOES_ON).joined(), "a", part), "b")
+    assert history.at(ks.RunPhase.RUNNING)
+    assert history.records(journal.ResumeChosen)[0].name == ""
+
+
 def test_ranks_without_a_whole_checkpoint_start_from_the_beginning() -> None:
     history = find_checkpoint(History(GOES_ON).joined(), "a", make_file(CLOCK)._replace(settled=False))
     find_checkpoint(history, "b")

@@ -52,6 +52,12 @@ def test_a_failed_rank_is_followed_by_an_attempt_on_the_same_hosts_and_the_last_
     assert history.end().detail == "rank 2 on b failed; no restart is left of 2"
 
 
+def test_the_pause_before_an_attempt_has_an_end_after_thousands_of_them() -> None:
+    history = History(MAY._replace(restarts=9000)).started()
+    history.run.restart = 5000
+    assert begun(failed(history)).run.restart == 5001
+
+
 def test_of_several_ranks_that_failed_none_is_named_as_the_reason() -> None:
     """The first to be heard of may have failed for want of another, which the report names."""
     history = History(MAY).started().ends(2, status=3).ends(0, status=1).feed(ks.LauncherEnded(1)).after(0.2)
