@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ipexctl.act.context import Context
     from ipexctl.cli import options
     from ipexctl.loop import OutputOptions, Workflow
-    from ipexctl.model.errors import UsageError
     from ipexctl.model.tasks import Doctor, Execute, Install, Run, Sync, Tune, Uninstall, Wheels
 
 app = typer.Typer()
@@ -167,8 +166,14 @@ def tune(ctx: typer.Context, context: Context, hosts: HostSelection, task: Tune,
 
 
 def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...], script_name: str) -> list[str]:
-    """A warning about words behind the script that are options of this command, which it was not given, and may have
-    been meant for it: its text has no such word. Raises `UsageError` where one says that nothing is to be started."""
+    """Returns a warning, with the line that gives them to this command, about words behind the script that are options
+    of it, which it was not given, and may have been meant for it: its text has no such word.
+
+    Raises:
+        UsageError: one of them says that nothing is to be started.
+    """
+    from ipexctl.model.errors import Hint, UsageError
+
     words = get_words(ctx)
     script = len(words) - len(args)
     if words[script:] != args or "--" in words[:script]:
@@ -182,10 +187,13 @@ def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...], script_na
         names = [name for name in names if f'"{name}"' not in text and f"'{name}'" not in text]
     if not names:
         return []
-    warning = f"{', '.join(names)} {'go' if names[1:] else 'goes'} to the script: options of ipexctl stand before it"
+    warning = f"{', '.join(names)} {'go' if names[1:] else 'goes'} to the script; options of ipexctl stand before it"
+    better = _move_options(words[:script], args, own)
     if _STARTS_NOTHING & {*args, *names}:
-        raise _make_misplaced_error(warning, words[:script], args, own)
-    return [warning]
+        left = shlex.join(["ipexctl", *words[: script - 1], "--", words[script - 1], *args])
+        reasons = ["nothing was started; options of the script itself:", left]
+        raise UsageError(warning, reasons=reasons, hint=shlex.join(["ipexctl", *better]))
+    return [Hint(better, f"{warning}:")]
 
 
 _STARTS_NOTHING = frozenset(("--dry-run", "--emit", "--check", "--help"))
@@ -202,22 +210,16 @@ def _list_options_not_given(ctx: typer.Context) -> dict[str, bool]:
     }
 
 
-def _make_misplaced_error(
-    warning: str, before: Sequence[str], args: Sequence[str], own: Mapping[str, bool]
-) -> UsageError:
-    """Returns the error with the line that gives ``own`` options among ``args`` to this command, and the one that gives
-    them to the script; the last word ``before`` them is the script."""
-    from ipexctl.model.errors import UsageError
-
+def _move_options(before: Sequence[str], args: Sequence[str], own: Mapping[str, bool]) -> list[str]:
+    """Returns the words of the line that gives ``own`` options among ``args`` to this command; the last word ``before``
+    them is the script."""
     moved: list[str] = []
     left: list[str] = []
     for word in args:
         is_value = bool(moved) and own.get(moved[-1], False)
         is_meant = is_value or word in ("--check", "--help") or word.partition("=")[0] in own
         (moved if is_meant else left).append("--dry-run" if word == "--check" else word)
-    *command, name = ("ipexctl", *before)
-    reasons = ["nothing was started; options of the script itself:", shlex.join([*command, "--", name, *args])]
-    return UsageError(warning, reasons=reasons, hint=shlex.join([*command, *moved, name, *left]))
+    return [*before[:-1], *moved, before[-1], *left]
 
 
 @command(app, "hosts", contacts=False, examples=("", "-f cluster.yaml --as mpi", "--hosts node[01-16] --json"))

@@ -16,7 +16,7 @@ from ipexctl.decide.run.report import make_report
 from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.answers import UnknownAnswer
-from ipexctl.model.errors import Exit, Failure, Kind, advise
+from ipexctl.model.errors import Exit, Failure, Hint, Kind, advise
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Disk, Facts
 from ipexctl.model.json_values import to_json
@@ -369,6 +369,18 @@ def test_the_fix_of_a_known_error_names_the_hosts_and_the_environment_of_the_com
     diagnosis = of_run(fold_with_catalogue(unknown)).diagnosis
     assert diagnosis
     assert "omegaconf" not in f"{diagnosis.command}", "it would not bring what the rank lacked"
+
+
+def test_options_behind_a_script_that_refuses_them_stand_before_it_in_the_command_of_the_card() -> None:
+    better = Hint(["run", "--ppn", "2", "train.py"], "--ppn goes to the script; options of ipexctl stand before it:")
+    for refused in (
+        "train.py: error: unrecognized arguments: --ppn 2",
+        "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--ppn', '2']",
+    ):
+        ended = done(end(2, 1, 50.0, error=refused), reason="rank")[1:]
+        diagnosis = of_run(fold_with_catalogue([STARTED, e.Message(better, "warning"), *ended])).diagnosis
+        assert diagnosis
+        assert diagnosis.command == "ipexctl run --ppn 2 train.py"
 
 
 _UNKNOWN = "ModuleNotFoundError: No module named 'blobfile'"

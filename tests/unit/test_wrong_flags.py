@@ -102,8 +102,8 @@ def test_a_comparison_is_a_report_of_two_runs() -> None:
 @pytest.mark.parametrize(
     ("words", "output"),
     [
-        (("--ppn", "1"), "--ppn goes to the script: options of ipexctl stand before it"),
-        (("--lr", "1", "--ppn=1", "-n", "2", "-n"), "--ppn, -n go to the script: options of ipexctl stand before it"),
+        (("--ppn", "1"), "--ppn goes to the script; options of ipexctl stand before it:"),
+        (("--lr", "1", "--ppn=1", "-n", "2", "-n"), "--ppn, -n go to the script; options of ipexctl stand before it:"),
         (("--lr", "1", "ppn"), None),
         (("--env", "CartPole-v0"), None),
     ],

@@ -62,12 +62,20 @@ def _has_backtrace(failure: _Failure) -> _Shown | None:
 
 def _was_warned(failure: _Failure) -> _Shown | None:
     """A look at the script before the start knew what it lacks; a module of the script may lack more."""
-    warnings, module = failure.state.warnings, failure.words["module"]
-    every = next((hint for hint in warnings if isinstance(hint, Hint) and hint.words[0] == "install"), None)
+    module, every = failure.words["module"], _find_warned(failure.state, "install")
     if every is None:
         return None
     own = () if module in every.words else ("--with", module)
     return _Shown(command=Hint(["install", *own, *every.words[1:]]))
+
+
+def _find_warned(state: RunState, verb: str) -> Hint | None:
+    return next((hint for hint in state.warnings if isinstance(hint, Hint) and hint.words[0] == verb), None)
+
+
+def _is_misplaced(failure: _Failure) -> _Shown | None:
+    better = _find_warned(failure.state, "run")
+    return _Shown(command=Hint(better.words)) if better else None
 
 
 def _is_not_sent(failure: _Failure) -> _Shown | None:
@@ -150,6 +158,7 @@ CIRCUMSTANCES: Mapping[str, Callable[[_Failure], _Shown | None]] = {
     "backtrace": _has_backtrace,
     "no-python": _is_no_python,
     "warned": _was_warned,
+    "misplaced": _is_misplaced,
     "not-sent": _is_not_sent,
     "left-out": _is_left_out,
     "library-left-out": _is_library_left_out,
