@@ -64,10 +64,12 @@ def test_a_help_is_one_screen_and_the_long_one_has_every_option(path: str) -> No
     )
     assert len(short.splitlines()) <= 40
     assert max(len(line) for line in short.splitlines()) <= 80
+    whole = " ".join((long if command.advanced else short).split())
     for param in command.params:
         name = param.opts[0] if param.param_type_name == "option" else re.sub(r"[][]", "", param.metavar)
         assert (name in list_names(short)) == (param.name not in command.advanced and param.name != "help_all"), name
         assert not command.advanced or name in list_names(long), name
+        assert " ".join((param.help or "").split()) in whole, name
     assert not command.advanced or short.endswith(f"\nAll options: ipexctl {path} --help-all\n")
 
 

@@ -192,18 +192,6 @@ def test_of_several_runs_in_one_record_the_page_has_the_last_one(named: bool) ->
     assert page.title == ("train.py" if named else "prepare.py")
 
 
-def test_a_host_whose_clock_is_wrong_is_on_the_controllers_axis() -> None:
-    def shifted(event: e.Event) -> e.Event:
-        return e.RankStage(1, "xeon02", event.stage, event.at + 3600) if (
-            isinstance(event, e.RankStage) and event.host == "xeon02"
-        ) else event  # fmt: skip
-
-    page = fold_page(Stamped(each.at, shifted(each.event)) for each in make_run("good", 2, 2))
-    begins = [row.spans[0].begin for row in page.rows]
-    assert abs(begins[0] - begins[1]) < 1
-    assert page.rows[1].spans[-1].end <= page.length
-
-
 def test_a_run_that_goes_on_is_drawn_up_to_its_last_event() -> None:
     events = [each for each in make_run("good") if each.at < START + 30]
     page = fold_page(events)

@@ -59,6 +59,7 @@ def ended(rank: int, status: int | None = 0, **more: Any) -> e.RankEnded:
 
 
 WELL = [ended(rank) for rank in range(4)]
+STOPPED = [ended(rank, None, signal=15, cause="stopped") for rank in range(4)]
 PROVED = e.CleanupChecked("k7", ("a", "b"), {})
 
 
@@ -82,11 +83,10 @@ def test_the_end_card_repeats_a_stall_that_was_not_overcome() -> None:
     stall = e.Stalled((2,), 60.0, "some", {})
     message = e.Message("no progress for 60 s: rank 2 on b silent", "warning", code="stalled")
     compared = e.StallCompared((2,), "3 of 4 ranks wait in all_reduce, rank 2 on b does not\n  rank 2  data.py:41")
-    stopped = [ended(rank, None, signal=15, cause="stopped") for rank in range(4)]
-    text = ending(stall, message, compared, *stopped, e.RunEnded("k7", "stopped"))
+    text = ending(stall, message, compared, *STOPPED, e.RunEnded("k7", "stopped"))
     assert "  stall    no progress for 67 s: rank 2 on b silent\n" in text, "seven more until the end"
     assert "rank 2 on b does not\n             rank 2  data.py:41" in text
-    assert "stall" not in ending(stall, message, compared, e.Resumed(), *stopped, e.RunEnded("k7", "stopped"))
+    assert "stall" not in ending(stall, message, compared, e.Resumed(), *STOPPED, e.RunEnded("k7", "stopped"))
 
 
 def test_ranks_that_have_not_met_are_the_first_line_of_a_good_end_until_they_meet() -> None:
@@ -223,8 +223,7 @@ def test_signals_are_named_and_an_unknown_failure_names_the_log(end: dict[str, A
     ],
 )
 def test_a_run_that_ended_otherwise_says_why(reason: Any, output: str) -> None:
-    stopped = [ended(rank, None, signal=15, cause="stopped") for rank in range(4)]
-    text = ending(*stopped, e.RunEnded("k7", reason, "node b is dark\nsince noon"))
+    text = ending(*STOPPED, e.RunEnded("k7", reason, "node b is dark\nsince noon"))
     assert f"✗ {output} after" in text
     assert "  node b is dark\n  since noon" in text
     assert "by us: ranks 0-3" in text
@@ -236,10 +235,9 @@ def test_the_headline_of_a_run_that_lost_a_host_names_it() -> None:
 
 
 def test_a_run_that_was_ended_for_a_stall_has_its_headline() -> None:
-    stopped = [ended(rank, None, signal=15, cause="stopped") for rank in range(4)]
     stall = e.Stalled((0, 1, 2, 3), 15.0, "all", {}, ends=True)
     compared = e.StallCompared((2,), "rank 2 on b does not")
-    text = ending(stall, compared, *stopped, e.RunEnded("k7", "limit", "no progress for 15 s"))
+    text = ending(stall, compared, *STOPPED, e.RunEnded("k7", "limit", "no progress for 15 s"))
     assert "✗ the run was ended because it stalled, after" in text
     assert text.endswith("hint       where the ranks stood:\nipexctl logs k7 --stacks")
 
