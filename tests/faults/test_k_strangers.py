@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,6 @@ from tests.e2e.workspace import ACTOR, LIGHT, ROOT, CommandResult, Started, Work
 from tests.faults.checks import Checks, expect, remove_kept_output
 from tests.integration.test_planted_faults import FAULTY
 from tests.waiting import wait
-
-PLAYER = Path(__file__).parent / "ranks/player.py"
 
 ON = ("--venv", LIGHT, "--limit", "node[0-2]")
 
@@ -76,7 +73,7 @@ def test_k8_a_storm_of_ctrl_c_at_the_start(start: Start, mpi: Cluster, moment: f
 def test_k7_ranks_read_nothing_whatever_the_controllers_input_is(
     controller: Workspace, mpi: Cluster, source: str
 ) -> None:
-    words = controller.words(*RUN, PLAYER, "read")
+    words = controller.words(*RUN, ACTOR, "read")
     done = subprocess.run(
         ["bash", "-c", f'exec "$@" <{source}', "sh", *words], env=controller.env, cwd=controller.path,
         stdin=subprocess.DEVNULL, capture_output=True, timeout=120,

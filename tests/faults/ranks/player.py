@@ -78,5 +78,3 @@ elif act == "hash":  # of variables that nobody may see
     for name in rest:
         emit(hashlib.sha256(os.environ[name].encode()).hexdigest().encode() + b"\n")
     time.sleep(1)
-elif act == "read":
-    print("read", sys.stdin.buffer.read())

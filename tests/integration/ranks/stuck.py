@@ -49,8 +49,6 @@ elif act == "hang":  # one rank reads, the others wait for it
     meet()
     print("step 1", flush=True)
     read_data() if rank == int(rest[0]) else collective()
-elif act == "silent":  # all but one print
-    read_data() if rank == int(rest[0]) else tick()
 elif act == "busy":  # one prints nothing but computes
     until = time.time() + 6
     while rank == int(rest[0]) and time.time() < until:
@@ -71,16 +69,6 @@ elif act == "record":  # as torch.distributed.elastic.multiprocessing.errors.rec
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as out:
         json.dump({"message": {"message": "KeyError: 'loss'", "extraInfo": extra}}, out)
     os._exit(1)
-elif act == "import":
-    import seqeval  # type: ignore[import-not-found]
-elif act == "handled":  # one warns, handles an exception, and fails of another
-    if rank != int(rest[0]):
-        collective()
-    print("x.py:3: UserWarning: Failed to load image Python extension: 'a.so: undefined symbol: _Z1f'", file=sys.stderr)
-    try:
-        import seqeval  # noqa: F401
-    except ImportError:
-        raise TypeError("forward() got an unexpected keyword argument 'x'")  # noqa: B904
 elif act == "again":  # fails until it was started so often
     time.sleep(0.5)
     sys.exit(0 if rest[0] == os.environ["TORCHELASTIC_RESTART_COUNT"] else 1)
