@@ -70,8 +70,8 @@ class Session(AbstractContextManager["Session"]):
         self, do: str, kind: type[T], *, progress: Callable[[int, int], None] | None = None, **arguments: Any
     ) -> T:
         """Returns the answer to a request, of the type ``kind``; ``progress`` gets (done, total). Raises `LinkError`;
-        `RemoteError` for what the host cannot do and for a malformed answer (code "malformed"); `RuntimeError` for
-        a fault of our program there, whose cause holds the traceback of the host."""
+        `RemoteError` for what the host cannot do, for a malformed answer (code "malformed"), and for a fault of our
+        program there (code "internal"), as the host says: its traceback is in debug.log."""
         begun = time.monotonic()
         try:
             self._channel.write(messages.encode_request(do, arguments))
@@ -85,6 +85,8 @@ class Session(AbstractContextManager["Session"]):
                     took, outcome = time.monotonic() - begun, type(message).__name__.lower()
                     self.quickest = min(self.quickest, took)
                     _log.info("%s: request %s: %s after %.3f s", self._host, do, outcome, took)
+                    if isinstance(message, messages.Failed) and message.code == messages.INTERNAL:
+                        _log.error("%s: request %s: %s", self._host, do, message.details.get("traceback"))
                     return _decode_answer(message, do, kind)
         raise self._explain_end()
 
@@ -138,9 +140,6 @@ class Session(AbstractContextManager["Session"]):
 
 
 def _decode_answer(message: messages.Done | messages.Failed | Unreadable, do: str, kind: type[T]) -> T:
-    if isinstance(message, messages.Failed) and message.code == messages.INTERNAL:
-        trace = RuntimeError(f"on the host:\n{message.details.get('traceback', '')}")
-        raise RuntimeError(f"{do}: {message.what}") from trace
     if isinstance(message, messages.Failed):
         raise RemoteError(message.code, message.what, message.details)
     try:

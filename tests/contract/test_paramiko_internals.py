@@ -15,7 +15,7 @@ from typing import Any
 
 import paramiko
 import pytest
-from paramiko.common import AUTH_SUCCESSFUL, MSG_CHANNEL_REQUEST, OPEN_SUCCEEDED
+from paramiko.common import AUTH_SUCCESSFUL, MSG_CHANNEL_REQUEST, MSG_USERAUTH_FAILURE, OPEN_SUCCEEDED
 
 from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.paramiko_internals import OutputEvent, QuietTransport, SharedAgent
@@ -257,6 +257,39 @@ def test_a_host_that_takes_no_input_or_starts_no_command_holds_nobody(tmp_path: 
         if window == 1
         else "the host started no command"
     ]
+
+
+class HostWithoutSense(paramiko.Transport):
+    """It sends packets that cannot be parsed: in place of a refused login, or of a command's start."""
+
+    def __init__(self, sock: socket.socket, kind: int) -> None:
+        super().__init__(sock)
+        self.add_server_key(paramiko.ECDSAKey.generate())
+        self._channel_handler_table = {**self._channel_handler_table, MSG_CHANNEL_REQUEST: self.send_packet}  # type: ignore[has-type]
+        self.kind, interface = kind, OpenServer()
+        if kind == MSG_USERAUTH_FAILURE:
+            interface.check_auth_publickey = self.send_packet  # type: ignore[method-assign,assignment]
+        self.start_server(event=threading.Event(), server=interface)
+
+    def send_packet(self, *_: Any) -> int:
+        message = paramiko.Message(bytes([self.kind]) + bytes(4 * (self.kind == MSG_CHANNEL_REQUEST)))
+        message.packet.seek(0, os.SEEK_END)
+        message.add_string(b"\xff" * 20)
+        self._send_message(message)  # type: ignore[attr-defined]
+        return AUTH_SUCCESSFUL
+
+
+@pytest.mark.parametrize("kind", [MSG_USERAUTH_FAILURE, MSG_CHANNEL_REQUEST, 200])
+def test_a_host_whose_packets_make_no_sense_is_lost_alone(tmp_path: Path, kind: int) -> None:
+    """Paramiko raised a UnicodeDecodeError or a KeyError: the command of all hosts ended with 70."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(lambda: HostWithoutSense(listener.accept()[0], kind))
+        links = Links(known_hosts=tmp_path / "known", accept_new=True, config=None)
+        host = Host("n0", "127.0.0.1", user="x", port=listener.getsockname()[1], key=str(keygen(tmp_path / "id")))
+        with pytest.raises(LinkError, match=r"login as x refused|the connection was lost"):
+            links.open(host).run(Command(("true",), timeout=30.0))
+        links.close()
+        accepted.result().close()
 
 
 def test_several_threads_share_one_agent(tmp_path: Path) -> None:

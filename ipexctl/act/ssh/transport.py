@@ -155,7 +155,10 @@ class Transport(QuietTransport):
         self.wake_waiters()
 
     def get_exception(self) -> Exception | None:
-        return self.connect_error or super().get_exception()
+        error = self.connect_error or super().get_exception()
+        if error is None or isinstance(error, (ConnectError, *LOSSES)):
+            return error
+        return paramiko.SSHException(f"a packet that makes no sense: {error!r}")  # Paramiko raises what parsing raised
 
     def describe_refusal(self) -> str:
         """Returns what the server wrote to the user when it ended the login, as a part of a sentence; empty if it wrote

@@ -540,10 +540,11 @@ def test_an_environment_that_a_process_uses_is_known_by_a_link_to_it_too(tmp_pat
         process.wait()
 
 
-def test_an_exception_of_our_own_program_is_a_fault_with_its_traceback_and_no_failure_of_the_host() -> None:
-    with start(PROGRAM) as session, pytest.raises(RuntimeError, match=r"^find_used: KeyError: 'venv'$") as caught:
+def test_an_exception_of_our_program_is_a_failure_of_its_host(caplog: pytest.LogCaptureFixture) -> None:
+    """A host that said so ended the command of all hosts with 70."""
+    with start(PROGRAM) as session, pytest.raises(RemoteError, match=r"^KeyError: 'venv'$") as caught:
         session.call("find_used", Used)
-    assert "in run" in str(caught.value.__cause__)
+    assert (caught.value.code, "in run" in caplog.text) == ("internal", True)
 
 
 def test_nothing_is_changed_without_the_lock(tmp_path: Path) -> None:
