@@ -959,7 +959,7 @@ def test_a_shared_environment_is_removed_once_and_kept_while_it_is_used(tmp_path
     assert gone.answer == {"changed": list(bench.names), "failed": {}}
     counts = [event for event in gone.events if isinstance(event, Progress) and event.step == "remove"]
     assert counts
-    assert all((event.unit, event.done <= event.total) == ("files", True) for event in counts)
+    assert all((event.unit, event.done <= event.total) == ("directories", True) for event in counts)
     assert re.search(r"~/\.cache/uv stays \(\d+(\.\d)? MiB on .*exec 'rm -rf ~/\.cache/uv'", gone.output(), re.DOTALL)
     assert "shared file system: node0 removes for node1, node2, node3" in gone.output()
     assert [path.name for path in bench.venv.parent.iterdir()] == ["mine"]

@@ -156,14 +156,22 @@ def create_cgroup(run: str, label: str) -> str:
 def find_cgroups(run: str) -> "List[str]":
     """Returns the control groups of a run on this host, wherever they are. Those that another user has made, who may
     have some below his own, are none of them."""
-    groups, todo, begin = [], [_find_cgroup_root()], "%s%s-" % (paths.GROUP, run)
-    while todo:  # they may be deeper than Python's stack
+    groups, begin = [], "%s%s-" % (paths.GROUP, run)
+    for path in list_directories(_find_cgroup_root()):
         with suppress(OSError):
-            entries = [entry for entry in os.scandir(todo.pop()) if entry.is_dir(follow_symlinks=False)]
-            todo += [entry.path for entry in entries]
-            named = [entry for entry in entries if entry.name.startswith(begin)]
-            groups += [entry.path for entry in named if entry.stat().st_uid == os.geteuid()]
+            if os.path.basename(path).startswith(begin) and os.stat(path).st_uid == os.geteuid():
+                groups.append(path)
     return groups
+
+
+def list_directories(top: str) -> "List[str]":
+    """Returns a directory and all below it, each before those that are in it; they may be deeper than Python's stack,
+    which `os.walk` takes for each."""
+    found = [top]
+    for path in found:
+        with suppress(OSError):
+            found += [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+    return found
 
 
 def join_cgroup(group: str) -> None:
@@ -175,7 +183,7 @@ def join_cgroup(group: str) -> None:
 def list_cgroup_members(group: str) -> "Set[int]":
     """Returns all processes in it and below; none for an empty name."""
     pids: Set[int] = set()
-    for path, _, _ in os.walk(group) if group else ():
+    for path in list_directories(group) if group else ():
         pids.update(map(int, read_file(os.path.join(path, "cgroup.procs")).split()))
     return pids
 
@@ -184,7 +192,7 @@ def remove_cgroup(group: str) -> None:
     """Removes a group in which nobody is left; the dead stay in it for a moment, until somebody has collected them."""
     until = time.monotonic() + 1.0
     while group and os.path.isdir(group) and not list_cgroup_members(group):
-        for path, _, _ in os.walk(group, topdown=False):
+        for path in reversed(list_directories(group)):
             try:
                 os.rmdir(path)
             except OSError:

@@ -417,13 +417,11 @@ class InstallSession(relay.FileRelay):
         ids = list_environments(self.base)
         for id in ids:  # a removal that is cut short leaves no environment that looks complete
             os.unlink(os.path.join(self.base, id, MARKER))
-        folders = [(folder, len(files)) for folder, _, files in os.walk(self.base, topdown=False)]
-        removed, total = 0, sum(count for _, count in folders)
-        for number, (folder, count) in enumerate(folders):
-            shutil.rmtree(folder, ignore_errors=True)
-            removed += count
+        directories = procs.list_directories(self.base)[::-1]
+        for number, directory in enumerate(directories):
+            relay.remove_files(directory)
             if number % 100 == 0:
-                report_progress(removed, total)
+                report_progress(number, len(directories))
         if os.path.lexists(self.base):
             raise SessionError("residue", "%s could not be removed" % self.base)
         home, above = os.path.expanduser("~"), os.path.dirname(self.base)

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
 from ipexctl.protocol import session as messages
 from ipexctl.protocol.paths import PART
 from ipexctl.protocol.session import SessionError
+from ipexctl.remote.agent import procs
 from ipexctl.remote.session.loop import ENDED, call_by_name, report_progress, serve_requests
 
 DISK_TIMEOUT = 900.0  # seconds a command may be busy with the disk alone; then the signs of life end
@@ -217,21 +218,27 @@ def hash_open_file(file: BinaryIO) -> Tuple["hashlib._Hash", int]:
 
 
 def remove_path(path: str) -> None:
-    """Removes a file or a tree; of that eight entries at a time, since each waits for the disk or for a file server."""
+    """Removes a file or a tree; of that eight directories at a time, since each waits for a disk or a file server."""
     if os.path.isdir(path) and not os.path.islink(path):
         from multiprocessing.pool import ThreadPool
 
-        tree = [os.path.join(top, name) for top, _, names in os.walk(path, topdown=False) for name in [*names, ""]]
+        directories = procs.list_directories(path)[::-1]
         with ThreadPool(8) as pool:
-            pool.map(remove_entry, tree)
-        shutil.rmtree(path, ignore_errors=True)  # directories whose turn came before that of what was in them
+            pool.map(remove_files, directories)
+        for directory in directories:  # whose turn came before that of what was in them
+            remove_files(directory)
     else:
-        remove_entry(path)
+        with suppress(OSError):
+            os.unlink(path)
 
 
-def remove_entry(path: str) -> None:
+def remove_files(directory: str) -> None:
+    """Removes the files in a directory, and that where it is empty then."""
     with suppress(OSError):
-        (os.rmdir if path.endswith("/") else os.unlink)(path)
+        for name in os.listdir(directory):
+            with suppress(OSError):  # it is a directory
+                os.unlink(os.path.join(directory, name))
+        os.rmdir(directory)
 
 
 def main() -> None:

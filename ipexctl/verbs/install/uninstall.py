@@ -81,7 +81,7 @@ def _remove_envs(sessions: InstallSessions, pythons: Mapping[str, str], installe
 
     def remove(link: Link, emit: Emit) -> int | Failure:
         name = link.host.name
-        progress = partial(Progress, name, "remove", unit="files", local=True)
+        progress = partial(Progress, name, "remove", unit="directories", local=True)
         answer = sessions.call(name, "remove", Removed, progress=lambda done, total: emit(progress(done, total)))
         if answer.used:
             return _describe_environment_use(sessions, name, name, Used(answer.used, []))

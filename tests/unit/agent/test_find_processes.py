@@ -138,6 +138,9 @@ def test_control_groups_are_those_that_this_account_has_made(tmp_path: Path, mon
     try:
         expected = {str(own)} if os.geteuid() == 0 else {str(own), str(other)}
         assert set(procs.find_cgroups(RUN)) == expected
+        assert procs.list_cgroup_members(str(deep.parent)) == set()  # of a rank that has made such ones in its own
+        procs.remove_cgroup(str(deep.parent))
+        assert not deep.parent.exists()
     finally:
         subprocess.run(["rm", "-rf", str(deep.parent)], check=True)
 

@@ -26,7 +26,7 @@ from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.hosts import Host, Inventory, LinkError
 from ipexctl.protocol import http_bounds
 from ipexctl.protocol.paths import PART
-from ipexctl.protocol.session import Fetched, Inspection, Nothing, Offer, Present, Removed, SessionError, Used
+from ipexctl.protocol.session import Cleaned, Fetched, Inspection, Nothing, Offer, Present, Removed, SessionError, Used
 from ipexctl.remote.agent import guard_start
 from ipexctl.remote.session import install, relay
 from ipexctl.remote.session.relay import FileRelay
@@ -422,6 +422,23 @@ def test_uninstall_takes_away_what_install_made_and_nothing_else(tmp_path: Path)
     with start(PROGRAM) as session:
         session.call("remove", Removed, venv=str(tmp_path / "env"))
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_what_is_deeper_than_pythons_stack_is_removed(tmp_path: Path) -> None:
+    base, venv = tmp_path / "env.d", str(tmp_path / "env")
+    try:
+        for name in ("one", "half"):
+            subprocess.run(["mkdir", "-p", f"{base}/{name}/{'a/' * 1500}"], check=True)
+        (base / "one/ipexctl.json").write_text("{}")
+        with start(PROGRAM) as session:
+            session.call("lock", Nothing, venv=venv, owner={})
+            assert session.call("clean", Cleaned, venv=venv) == Cleaned(1)
+            session.end()
+        with start(PROGRAM) as session:
+            assert session.call("remove", Removed, venv=venv) == Removed([], ["one"])
+        assert not base.exists()
+    finally:
+        subprocess.run(["rm", "-rf", base], check=True)
 
 
 def test_a_disk_that_takes_its_time_is_not_taken_for_a_lost_host(tmp_path: Path) -> None:
