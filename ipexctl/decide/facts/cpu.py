@@ -7,7 +7,7 @@ not be the number of CPUs (hybrid processors, offline siblings)."""
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from operator import mul
@@ -165,16 +165,21 @@ def _count_threads_per_core(cores: Sequence[Core]) -> int | None:
 def _read_cpu_sets(
     bundle: ProbeOutput, directory: str, path: str, listed: str, mask: str = ""
 ) -> dict[int, tuple[int, ...]]:
-    """CPU sets by the number in their path: from the lists, else from the masks. Empty beyond what a host has."""
-    for suffix, parse in ((listed, parse_cpu_list), (mask, parse_cpu_mask)):
-        sets: dict[int, tuple[int, ...]] = {}
-        left = _MAX_SET_CPUS
-        for number, text in bundle.under(directory, path + suffix).items():
-            sets[int(number)] = cpus = (parse(text) or ()) if left > 0 else ()
-            left -= len(cpus) + 1
-        if sets:
-            return sets
-    return {}
+    """CPU sets by the number in their path: from the lists, else from the masks."""
+    sets = _parse_cpu_sets(bundle.under(directory, path + listed), parse_cpu_list)
+    return sets or _parse_cpu_sets(bundle.under(directory, path + mask), parse_cpu_mask)
+
+
+def _parse_cpu_sets(
+    texts: Mapping[str, str], parse: Callable[[str], tuple[int, ...] | None]
+) -> dict[int, tuple[int, ...]]:
+    """CPU sets by number, which are empty beyond what a host has."""
+    sets: dict[int, tuple[int, ...]] = {}
+    left = _MAX_SET_CPUS
+    for number, text in texts.items():
+        sets[int(number)] = cpus = (parse(text) or ()) if left > 0 else ()
+        left -= len(cpus) + 1
+    return sets
 
 
 def _find_offline_cpus(
@@ -306,7 +311,7 @@ def read_numa_nodes(bundle: ProbeOutput, lscpu: Mapping[str, str]) -> tuple[Numa
     nodes = _read_cpu_sets(bundle, _NODE, r"node([0-9]{1,4})/", "cpulist", "cpumap")
     if not nodes:
         named = ((re.fullmatch(r"NUMA node([0-9]{1,4}) CPU\(s\)", name), text) for name, text in lscpu.items())
-        nodes = {int(match[1]): parse_cpu_list(text) or () for match, text in named if match}
+        nodes = _parse_cpu_sets({match[1]: text for match, text in named if match}, parse_cpu_list)
     memory = {number: read_meminfo(bundle, "MemTotal", f"{_NODE}/node{number}/meminfo") for number in nodes}
     return tuple(NumaNode(number, nodes[number], memory[number]) for number in sorted(nodes)) or None
 

@@ -16,6 +16,7 @@ from ipexctl.model.json_values import Record, select_attributes
 from ipexctl.model.text import group_pairs, parse_integer
 
 _ARM = ("aarch64", "arm64")
+_X86 = ("x86_64", "i686", "i586", "i386")
 _VECTOR_LENGTH = "/proc/sys/abi/sve_default_vector_length"  # bytes
 # Processors that only a hypervisor has: their family and model are those of some old one, and mean nothing.
 _EMULATED_MODELS = ("QEMU Virtual CPU", "Common KVM processor", "Common 32-bit KVM processor")
@@ -35,9 +36,10 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     names = ("CPU family", "Model", "Stepping")
     family, model, stepping = (parse_integer(first.get(name.lower()) or fields.get(name)) for name in names)
     invented = (model_name or "").startswith(_EMULATED_MODELS)
-    uarch = None if invented else uarchs.find(vendor, family, model, stepping, flags, model_name or "")
-    silicon, name = (uarch.level or None, uarch.name) if uarch else (None, None)
     arch = _detect_arch(bundle, fields, processors, flags)
+    foreign = invented or arch in _ARM
+    uarch = None if foreign else uarchs.find(vendor, family, model, stepping, flags, model_name or "")
+    silicon, name = (uarch.level or None, uarch.name) if uarch else (None, None)
     usual_threads = 2 if arch == "x86_64" and not invented else cpu.MAX_THREADS
     topology = cpu.read_topology(bundle, processors, fields, uarch.threads if uarch else usual_threads)
     arm = read_arm_cores(bundle, processors, fields, topology.online or (), uarchs.arm) if arch in _ARM else ArmCores()
@@ -47,7 +49,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     is_vm = _detect_vm(flags, hypervisor, fields)
     level: str | None = None
     refused: Mapping[str, Note] = {}
-    if flags and arch in ("x86_64", "i686", "i586", "i386", *_ARM):
+    if flags and arch in (_ARM if "asimd" in flags else _X86):
         who = f"the hypervisor{f' ({hypervisor})' if hypervisor else ''}" if is_vm else "the BIOS or the kernel"
         level, refused = find_isa_level(flags, silicon, who, bundle.command("amx").strip())
     groups = read_cgroup(bundle)
@@ -197,7 +199,8 @@ _PERIOD = "100000"  # microseconds, the kernel's default
 # The best first. Before 2.6.24 files had no prefix, and may be mounted so to this day.
 _CPUSET_FILES = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus")
 _CPUSET_MOUNT = re.compile(r"cpuset |cgroup2 |cgroup .*\bcpuset\b")
-_MAX_GROUPS, _MAX_DEPTH, _MAX_MOUNTS = 64, 64, 64  # groups of a process, groups above one, file systems of cpusets
+_MAX_GROUPS, _MAX_DEPTH, _MAX_MOUNTS = 64, 64, 16  # groups of a process, groups above one, file systems of cpusets
+_MAX_PATH = 1024  # characters of a group, and of where cpusets are mounted
 _UNLIMITED = 1 << 60  # bytes; version 1 writes "no limit" as a huge number
 
 
@@ -244,7 +247,8 @@ def _list_directories(bundle: ProbeOutput, paths: Iterable[str]) -> list[str]:
 def _list_groups(paths: Iterable[str]) -> set[str]:
     """Groups and those above them. The root ("") always: inside a container a path may be that of the host; then the
     root is our own group."""
-    parts = [path.strip("/").split("/", _MAX_DEPTH)[:_MAX_DEPTH] for path in islice(paths, _MAX_GROUPS)]
+    known = (path.strip("/") for path in islice(paths, _MAX_GROUPS) if len(path) <= _MAX_PATH)
+    parts = [path.split("/", _MAX_DEPTH)[:_MAX_DEPTH] for path in known]
     return {"", *("/" + "/".join(part[:depth]) for part in parts for depth in range(1, len(part) + 1) if part[0])}
 
 
@@ -271,5 +275,5 @@ def _find_cpuset_mounts(lines: Iterable[str]) -> Iterator[str]:
         before, dash, after = line.partition(" - ")
         place = 4 if dash else 1
         words = before.split(" ", place + 1)
-        if len(words) > place + 1 and _CPUSET_MOUNT.match(after or words[-1]):
+        if len(words) > place + 1 and len(words[place]) <= _MAX_PATH and _CPUSET_MOUNT.match(after or words[-1]):
             yield words[place]

@@ -86,7 +86,7 @@ def hash_text(text: str) -> str:
     """Returns a fingerprint that hides the text; a fingerprint stays itself (a saved bundle reads the same)."""
     if re.fullmatch(r"#[0-9a-f]{16}", text):
         return text
-    return "#" + hashlib.sha256(f"ipexctl:{text}".encode()).hexdigest()[:16]
+    return "#" + hashlib.sha256(f"ipexctl:{text}".encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def parse_bundle(text: str, source: str) -> ProbeOutput:

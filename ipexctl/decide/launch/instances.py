@@ -12,7 +12,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.tasks import Run
-from ipexctl.model.text import format_cpus, pluralize
+from ipexctl.model.text import format_cpus, group_pairs, pluralize
 
 LATENCY = 4  # cores of an instance in the launchers' latency mode
 BACKEND = "none"
@@ -131,7 +131,7 @@ def divide_cores(task: Run, cores: Cores, count: int) -> Sequence[Sequence[int]]
     if len(chunks) <= count:
         return chunks
     nodes = dict(cores.cpus)  # few instances use the memory of all nodes
-    return interleave([[c for c in chunks if nodes[c[0]] == node] for node in dict.fromkeys(nodes.values())])[:count]
+    return interleave(group_pairs((nodes[chunk[0]], chunk) for chunk in chunks).values())[:count]
 
 
 def _find_equal_share(task: Run, cores: Cores, count: int) -> int:

@@ -50,7 +50,7 @@ def find_usable_cores(facts: Facts) -> Cores:
     quota = facts.cgroup_cpus
     if quota is None or quota >= len(usable):
         return cores
-    kept = interleave(cores.cpus_by_node)[: max(1, int(quota))]
+    kept = set(interleave(cores.cpus_by_node)[: max(1, int(quota))])
     note = Note("quota", f"its control group allows {quota:g} CPUs of {pluralize(len(usable), 'core')}")
     return Cores(tuple(core for core in cores.cpus if core[0] in kept), note) if usable else cores
 

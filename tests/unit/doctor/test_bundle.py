@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ipexctl.decide.checks.processor import check_instruction_sets
 from ipexctl.decide.facts.cpu import parse_lscpu
 from ipexctl.decide.facts.numbers import parse_cpu_list
 from ipexctl.decide.facts.parse_facts import parse_facts
@@ -309,9 +310,31 @@ _CPUS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
         ({}, {"ip addr": "e: mtu 1\n inet " + "1" * MIB}),
         ({}, {"ip addr": "e: mtu 1\n " + "inet 1" * (MIB // 6)}),
         ({}, {"lscpu": " " * MIB}),
+        ({}, {"lscpu": "CPU(s): 4\n" + "".join(f"NUMA node{number} CPU(s): 0-16383\n" for number in range(9_999))}),
+        (
+            {
+                "/proc/self/cgroup": "".join(f"0::/{number}{f'/{chr(97) * 250}' * 64}\n" for number in range(62)),
+                "/proc/mounts": "".join(f"x /{number}{'b' * 16_000} cgroup2 x\n" for number in range(64)),
+            },
+            {},
+        ),
         ({}, {"env": "A=" + "TOKEN" * (MIB // 5)}),
     ],
-    ids=["mounts", "group", "groups", "limits", "list", "siblings", "nodes", "address", "addresses", "lscpu", "secret"],
+    ids=[
+        "mounts",
+        "group",
+        "groups",
+        "limits",
+        "list",
+        "siblings",
+        "nodes",
+        "address",
+        "addresses",
+        "lscpu",
+        "node lines",
+        "long names",
+        "secret",
+    ],
 )
 def test_what_a_host_says_at_length_takes_no_more_time_than_to_read_it(
     files: dict[str, str], commands: dict[str, str]
@@ -321,6 +344,25 @@ def test_what_a_host_says_at_length_takes_no_more_time_than_to_read_it(
     facts = parse_facts(bundle, uarchs())
     assert sum(len(node.cpus) for node in facts.numa or ()) < MIB
     assert bundle.public()["files"].keys() == files.keys()
+
+
+@pytest.mark.parametrize(
+    ("arch", "flags", "part"),
+    [("x86_64", "lm tsc asimd avx2", "0xd0c"), ("aarch64", "asimd", "x"), ("aarch64", "avx2 fma", "0xd0c")],
+)
+def test_instruction_sets_of_another_architecture_are_none(arch: str, flags: str, part: str) -> None:
+    """`doctor` of all hosts ended with an exception: such levels have no order beside those of the silicon."""
+    processor = {"vendor_id": "GenuineIntel", "cpu family": "6", "model": "143", "stepping": "6", "CPU part": part}
+    text = "".join(f"{key}: {value}\n" for key, value in {"processor": "0", **processor, "flags": flags}.items())
+    facts = parse_facts(ProbeOutput({"/proc/cpuinfo": text, "/proc/sys/kernel/arch": arch}), uarchs())
+    assert facts.isa_level in {None, "NEON"}
+    assert {hit.code for hit in check_instruction_sets("node1", facts)} <= {"CPU003"}
+
+
+def test_half_a_character_in_a_saved_bundle_ends_nothing() -> None:
+    bundle = parse_bundle(r'{"files": {"/proc/sys/kernel/random/boot_id": "\ud800"}}', "x.json")
+    assert parse_facts(bundle, uarchs()).boot_id
+    assert bundle.public()
 
 
 def test_marks_without_an_end_of_line_are_passed_over_once() -> None:
