@@ -23,7 +23,12 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Channel, Link, LinkError
 from ipexctl.model.text import printable
 from ipexctl.protocol.paths import PART
-from ipexctl.store.private_files import make_private_directories, sync_file_system, write_private_file
+from ipexctl.store.private_files import (
+    make_private_directories,
+    read_regular_file,
+    sync_file_system,
+    write_private_file,
+)
 from ipexctl.store.record import PLAIN_NAME
 
 _READ_SIZE = 1 << 20
@@ -116,7 +121,7 @@ def make_results_directory(into: Path) -> None:
 def read_fetched_run(into: Path) -> str:
     """Returns the run of which the files in ``into`` are; "" where that is not known."""
     try:
-        name = (into / _RUN).read_text("ascii")
+        name = read_regular_file(into / _RUN, 100).decode("ascii")
     except (OSError, UnicodeDecodeError):
         return ""
     return name if PLAIN_NAME.fullmatch(name) else ""

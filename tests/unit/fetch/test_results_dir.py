@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,21 @@ from ipexctl.act.transfer import receive
 from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError, is_case_insensitive, stat_local_file
 from ipexctl.protocol.paths import PART
 from ipexctl.store.private_files import sync_file_system
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_the_note_of_the_last_run_is_a_file_of_its_own(tmp_path: Path, kind: str) -> None:
+    """Results in an archive of somebody else had a link to /dev/zero there: `fetch` took all memory."""
+    receive.note_fetched_run(tmp_path, "train-1")
+    assert receive.read_fetched_run(tmp_path) == "train-1"
+    note = tmp_path / ".ipexctl-run"
+    note.rename(tmp_path / "other")
+    if kind == "link":
+        note.symlink_to("other")
+    else:
+        os.mkfifo(note)
+        threading.Thread(target=lambda: note.write_text("train-1"), daemon=True).start()
+    assert receive.read_fetched_run(tmp_path) == ""
 
 
 def put(results: ResultsDir, local: str, data: bytes = b"new", *, executable: bool = False) -> int:
