@@ -1,6 +1,7 @@
 """Wheels over HTTP: probed, downloaded into the controller's cache and checked against their hashes."""
 
 import fcntl
+import io
 import os
 import queue
 import ssl
@@ -30,6 +31,7 @@ from ipexctl.model.wheels import Wheel
 from ipexctl.store.private_files import make_private_directories
 
 _UNKNOWN_SIZE_LIMIT = 8 << 30  # bytes of a wheel of which no index says the size
+_LIST_LIMIT = 16 << 20  # bytes of the list of files in a wheel: 100,000 files
 
 Tell = Callable[[int, int, str], None]  # (bytes done, bytes in all or 0, whence)
 
@@ -304,10 +306,19 @@ def _describe_http_error(error: Exception) -> str:
     return strip_credentials(text)[:200]
 
 
+class BoundedFile(io.FileIO):
+    """The file of a wheel: zipfile takes its list of files into memory, which may be all of it."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if (size or 0) > _LIST_LIMIT:
+            raise ValueError("its list of files is too long")
+        return super().read(size)
+
+
 def read_unpacked_size(path: Path) -> int:
     """Returns bytes a wheel takes once unpacked; 0 for a file that is no archive that can be read."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with BoundedFile(path) as file, zipfile.ZipFile(file) as archive:
             return sum(info.file_size for info in archive.infolist())
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return 0

@@ -24,7 +24,13 @@ from packaging.pylock import Package, Pylock, PylockValidationError
 from packaging.version import Version
 
 from ipexctl.act.context import Limits
-from ipexctl.act.packages.download import SourceArchive, download_archive, download_wheels, get_local_wheel_path
+from ipexctl.act.packages.download import (
+    BoundedFile,
+    SourceArchive,
+    download_archive,
+    download_wheels,
+    get_local_wheel_path,
+)
 from ipexctl.act.packages.sources import Sources
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError, advise
@@ -90,7 +96,7 @@ def find_uv_for_hosts(
         wheels = resolve_wheels(tool, [f"uv=={tool.version}"], WheelTarget("3.11", "2.17", arch), sources)
         wheel = download_wheels(wheels, cache, sources, threading.Event(), lambda *_: None)["uv"]
         try:
-            with zipfile.ZipFile(wheel) as archive:
+            with BoundedFile(wheel) as file, zipfile.ZipFile(file) as archive:
                 found = [info for info in archive.infolist() if info.filename.endswith(".data/scripts/uv")]
                 data = b"".join(archive.read(info) for info in found[:1] if info.file_size <= _UV_SIZE_LIMIT)
         except (ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error):

@@ -3,6 +3,7 @@
 import io
 import os
 import tarfile
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler
@@ -12,6 +13,7 @@ from typing import Any, Literal
 import pytest
 
 from ipexctl.act.context import Context, Limits
+from ipexctl.act.packages.download import read_unpacked_size
 from ipexctl.act.packages.resolve import WheelTarget, choose_build_errors, find_uv, parse_pylock, resolve_wheels
 from ipexctl.act.packages.sources import Sources, find_pip_files, read_pip_settings, redact_url
 from ipexctl.decide.releases.resolve import resolve_stack
@@ -438,3 +440,17 @@ def test_the_errors_of_a_compiler_stand_before_the_traceback_of_what_started_it(
     trace = [f'File "b{number}.py", line 1, in run' for number in range(8)]
     assert choose_build_errors([*noise, *errors, *noise, *compiler, *trace]) == [*errors[:2], *compiler, *trace]
     assert choose_build_errors(errors) == errors
+
+
+def test_a_list_of_files_without_an_end_is_not_read(tmp_path: Path) -> None:
+    """An index may have a wheel of which this takes gigabytes of memory: 44 MiB took 388 and 20 s."""
+    wheel = tmp_path / "a-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("a.py", "x" * 1000)
+    assert read_unpacked_size(wheel) == 1000
+    long = zipfile.ZipInfo("b.py")
+    long.comment = bytes(60_000)
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr(long, "x")
+        archive.filelist += [long] * 300  # of which it writes the list
+    assert (wheel.stat().st_size >> 20, read_unpacked_size(wheel)) == (17, 0)
