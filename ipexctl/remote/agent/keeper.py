@@ -365,8 +365,8 @@ class Keeper:
             self.store_output(self.output, message.data)
             return
         if isinstance(message, messages.RankLoads):
-            for rank, (seconds, state) in message.ranks.items():
-                self.monitor.note_load(rank, seconds, state, now)
+            for rank in set(ranks).intersection(message.ranks):
+                self.monitor.note_load(rank, *message.ranks[rank], now)
             return
         if isinstance(message, samples.HostSample):
             self.store_sample(host, message)
@@ -377,9 +377,9 @@ class Keeper:
         if isinstance(message, messages.Pong) and host in self.guards:
             self.guards[host].asked = message.asked
             self.guards[host].answer = keeper_state.LastPong(message.asked, message.steady, now)
-        elif isinstance(message, rank_records.RankEnded):
+        elif isinstance(message, rank_records.RankEnded) and message.rank in ranks:
             self.monitor.note_end(message.rank, message.status == 0, now)
-        elif isinstance(message, rank_records.RankStack):
+        elif isinstance(message, rank_records.RankStack) and message.rank in ranks:
             self.monitor.note_stack(message.rank, now)
         elif isinstance(message, PROGRESS) and message.rank in ranks:
             stage = message.stage if isinstance(message, rank_records.RankStage) else ""

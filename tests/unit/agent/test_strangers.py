@@ -1,4 +1,4 @@
-"""Who reaches the keeper's port without the run's token disturbs nothing (faults.md J7)."""
+"""Who has not the run's token disturbs nothing at the keeper's port (faults.md J7), and no host another one's ranks."""
 
 import json
 import os
@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.protocol.messages import RankLoads
+from ipexctl.protocol.rank_records import RankEnded, RankStack, RankStage
+from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.remote.agent import rpc
-from tests.unit.agent.runs import TIMINGS, Kept, keeping
+from ipexctl.remote.agent.keeper import Keeper
+from tests.unit.agent.runs import SPEC, TIMINGS, Kept, keeping
 
 HELLO = '{"kind": "Hello", "role": "guard", "name": "a", "nonce": "n", "clock": 1.0, "proof": "PROOF"}'
 LINES = {
@@ -83,3 +87,19 @@ def ended(sock: socket.socket) -> bool:
         return sock.recv(1000) == b""
     except ConnectionResetError:
         return True  # with something of ours unread
+
+
+def test_a_host_tells_nothing_of_the_ranks_of_others(tmp_path: Path) -> None:
+    """Whether they are busy, and have ended, decides on stalls; and a host may tell of millions."""
+    nodes = {host: NodeSpec(f"{host}.ipexctl", [rank], "/none", "") for rank, host in enumerate("ab")}
+    spec = SPEC._replace(size=2, head=SPEC.head_spec._replace(hosts=nodes))
+    with rpc.listen_on_free_port("127.0.0.1", [0, 0]) as listener:
+        keeper = Keeper(str(tmp_path), spec, listener, 0o077)
+        for rank, host in enumerate("ab"):
+            keeper.receive_from_guard(host, RankStage(rank, host, "running"))
+        keeper.receive_from_guard("b", RankLoads({0: (1.0, "T"), 1: (1.0, "R"), 7: (1.0, "T")}))
+        keeper.receive_from_guard("b", RankEnded(0, "b", status=0))
+        keeper.receive_from_guard("b", RankStack(0, "b", 1, "S", "", ""))
+    monitor = keeper.monitor
+    assert (monitor.states, monitor.seconds, [*monitor.signs]) == ({1: "R"}, {1: 1.0}, [0, 1])
+    assert (monitor.well, monitor.disturbed) == ({}, {})
