@@ -5,7 +5,7 @@ then LENGTH bytes. The nonce is the run's own. A script that knows it can forge 
 
 import re
 import struct
-from typing import Iterator, Match, NamedTuple, Optional, Pattern, Tuple
+from typing import Iterator, List, Match, NamedTuple, Optional, Pattern, Set, Tuple
 
 from ipexctl.protocol.codec import MESSAGE_LIMIT, DamagedError
 
@@ -85,6 +85,17 @@ def find_frame_end(data: bytes, pattern: "Pattern[bytes]", least: int = 0) -> in
         if 0 < least <= end:
             break
     return end
+
+
+def select_frames(data: bytes, pattern: "Pattern[bytes]", ranks: "Set[int]") -> "Tuple[bytes, Set[int]]":
+    """Returns the whole frames of these ranks, and whose there are."""
+    pieces: List[bytes] = []
+    writers: Set[int] = set()
+    for header, end in _list_frames(data, pattern):
+        if int(header.group(1)) in ranks and end <= len(data):
+            writers.add(int(header.group(1)))
+            pieces.append(data[header.start() : end])
+    return b"".join(pieces), writers
 
 
 def select_rank_output(data: bytes, nonce: str, rank: int, stream: str) -> bytes:

@@ -70,8 +70,8 @@ class Keeper:
         self.faults: "Dict[str, str]" = {}  # of guards
         self.launcher: "Optional[subprocess.Popen[bytes]]" = None
         self.pipes: "Optional[LauncherPipes]" = None
-        pattern = frames.compile_frame_pattern(spec.nonce)
-        self.output = spool.Spool(os.path.join(directory, paths.OUT), pattern)  # the ranks'
+        self.pattern = frames.compile_frame_pattern(spec.nonce)
+        self.output = spool.Spool(os.path.join(directory, paths.OUT), self.pattern)  # the ranks'
         self.launcher_output = spool.Spool(os.path.join(directory, paths.ERR))
         self.launcher_pipes: "Set[int]" = set()  # mpirun's two outputs
         self.launcher_tail = b""
@@ -80,7 +80,7 @@ class Keeper:
         self.terminated = False  # by a signal
         self.pinged = self.loaded = 0.0  # when the guards were last sent a ping, and asked how busy their ranks are
         self.grown, self.woken = False, 0.0  # whether watchers do not know yet of all in the files; when they last did
-        self.monitor = ProgressMonitor(pattern, spec.timings)
+        self.monitor = ProgressMonitor(spec.timings)
         self.notices = NoticeQueue(self.spec, lambda why: self.write_record(journal.NoticeFailed(spec.host, why)))
         files.reserve_space(directory)
 
@@ -302,7 +302,7 @@ class Keeper:
         if self.pipes:
             self.pipes.remove()
         self.launcher, self.pipes, self.launcher_tail = None, None, b""
-        self.monitor = ProgressMonitor(frames.compile_frame_pattern(self.spec.nonce), self.spec.timings)
+        self.monitor = ProgressMonitor(self.spec.timings)
         self.write_address([os.getpid()])
         return status
 
@@ -361,8 +361,12 @@ class Keeper:
         now = time.monotonic()
         ranks = self.spec.head_spec.hosts[host].ranks
         if isinstance(message, messages.RanksOutput):
-            self.monitor.note_output(message.data, now)
-            self.store_output(self.output, message.data)
+            own, writers = frames.select_frames(message.data, self.pattern, set(ranks))
+            if len(own) < len(message.data):
+                why = "%d bytes are of none of its ranks" % (len(message.data) - len(own))
+                self.write_record(journal.MessageIgnored(host, "RanksOutput", why))
+            self.monitor.note_output(writers, now)
+            self.store_output(self.output, own)
             return
         if isinstance(message, messages.RankLoads):
             for rank in set(ranks).intersection(message.ranks):

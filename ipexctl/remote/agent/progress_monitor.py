@@ -4,7 +4,7 @@ Signs are bytes written, stages reached, others' good ends. All ranks silent is 
 that are not is one only if it also uses no processor time: many scripts let rank 0 alone print. And whether that one
 is, and does not wait for what is slow, takes two looks at its stacks."""
 
-from typing import Dict, List, Optional, Pattern, Set, Union
+from typing import Dict, List, Optional, Set, Union
 
 from ipexctl.protocol import hooks
 from ipexctl.protocol.journal import Resumed, Stall, Straggling
@@ -19,14 +19,13 @@ MISSED_SECONDS = 3.0  # in which all ranks wait in their rendezvous, and another
 
 
 class ProgressMonitor:
-    """Times in seconds of one monotonic clock. ``frame`` is the pattern of the ranks' frames."""
+    """Times in seconds of one monotonic clock."""
 
-    def __init__(self, frame: "Pattern[bytes]", timings: "Timings") -> None:
+    def __init__(self, timings: "Timings") -> None:
         self.warn = timings.stall_warn  # 0: never
         self.straggler = timings.straggler_warn  # likewise
         self.doubt = timings.doubt
         self.doubted: Optional[float] = None  # the last sign before the stall that was asked about early
-        self.frame = frame
         self.signs: "Dict[int, float]" = {}  # living ranks → last sign
         self.idle: "Dict[int, float]" = {}  # since when it has used no processor
         self.seconds: "Dict[int, float]" = {}
@@ -78,9 +77,9 @@ class ProgressMonitor:
             self.idle[rank] = now
         self.seconds[rank], self.asked[rank] = seconds, now
 
-    def note_output(self, frames: bytes, now: float) -> None:
-        """What ranks wrote, in whole frames."""
-        for rank in {int(header[0]) for header in self.frame.findall(frames)} if self.warn else ():
+    def note_output(self, ranks: "Set[int]", now: float) -> None:
+        """These ranks wrote something."""
+        for rank in ranks:
             if rank in self.signs and now - self.disturbed.get(rank, -ECHO_SECONDS) >= ECHO_SECONDS:
                 self.signs[rank] = now
 

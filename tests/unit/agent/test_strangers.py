@@ -1,4 +1,4 @@
-"""Who has not the run's token disturbs nothing at the keeper's port (faults.md J7), and no host another one's ranks."""
+"""Strangers at the port of a keeper disturb nothing (faults.md J7), and no host the ranks of another one."""
 
 import json
 import os
@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.protocol.messages import RankLoads
+from ipexctl.protocol import frames, journal, paths
+from ipexctl.protocol.messages import RankLoads, RanksOutput
 from ipexctl.protocol.rank_records import RankEnded, RankStack, RankStage
 from ipexctl.protocol.run_spec import NodeSpec
-from ipexctl.remote.agent import rpc
+from ipexctl.remote.agent import rpc, spool
 from ipexctl.remote.agent.keeper import Keeper
 from tests.unit.agent.runs import SPEC, TIMINGS, Kept, keeping
 
@@ -103,3 +104,19 @@ def test_a_host_tells_nothing_of_the_ranks_of_others(tmp_path: Path) -> None:
     monitor = keeper.monitor
     assert (monitor.states, monitor.seconds, [*monitor.signs]) == ({1: "R"}, {1: 1.0}, [0, 1])
     assert (monitor.well, monitor.disturbed) == ({}, {})
+
+
+def test_a_host_writes_nothing_for_the_ranks_of_others(tmp_path: Path) -> None:
+    """Nor does a frame without an end take what the others write for its own."""
+    (own,), (other,) = (frames.split_into_frames(frames.build_head(SPEC.nonce, rank), "o", b"x") for rank in (0, 1))
+    endless = frames.build_head(SPEC.nonce, 0) + b"o999999999\x02"
+    with rpc.listen_on_free_port("127.0.0.1", [0, 0]) as listener:
+        keeper = Keeper(str(tmp_path), SPEC, listener, 0o077)
+        for data in (own + other + own, endless):
+            keeper.receive_from_guard("a", RanksOutput(data))
+    assert spool.read_end(str(tmp_path / paths.OUT), 100) == own + own
+    ignored = [journal.KINDS.read(line) for line in (tmp_path / paths.JOURNAL).read_bytes().splitlines()]
+    assert [record.why.split()[0] for record in ignored if isinstance(record, journal.MessageIgnored)] == [
+        str(len(other)),
+        str(len(endless)),
+    ]
