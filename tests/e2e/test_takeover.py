@@ -92,16 +92,6 @@ def end_ranks(hosts: Cluster, *names: str) -> None:
         hosts.write(host, "/root/done", b"")
 
 
-def fail_and_end(command: Started, hosts: Cluster, begins: str) -> None:
-    """Lets a rank fail, so that the next attempt ``begins`` with this line, and ends that one well."""
-    hosts.exec("node1", ["touch", "/root/fail"])
-    command.until(begins)
-    end_ranks(hosts, *hosts.names)
-    result = command.end(60.0)
-    assert result.code == 0, result
-    assert not find_orphans(hosts)
-
-
 @over("none")
 def test_a_keeper_that_dies_is_replaced_and_its_host_takes_part(
     start: Start, workspace: Workspace, hosts: Cluster, group: tuple[str, ...]
@@ -211,7 +201,12 @@ def test_of_two_hosts_the_one_still_reached_goes_on(start: Start, hosts: Cluster
         command.until("[node1] gets the vote of this command", "start 1, rank 0 of 1, before 2")
         assert not list_ranks(hosts, "node0")
     command.until("[node0] is back, and can take part in the next restart")
-    fail_and_end(command, hosts, "start 2, rank 0 of 2, before None")
+    hosts.exec("node1", ["touch", "/root/fail"])
+    command.until("start 2, rank 0 of 2, before None")
+    end_ranks(hosts, *hosts.names)
+    result = command.end(60.0)
+    assert result.code == 0, result
+    assert not find_orphans(hosts)
 
 
 @over()

@@ -1,6 +1,5 @@
 """Section A: hostfiles and playbooks that are wrong, odd or hostile."""
 
-import json
 import os
 from pathlib import Path
 
@@ -51,21 +50,3 @@ def test_a5_a_machine_that_is_listed_twice_gets_no_ranks(controller: Workspace, 
         assert not mpi.path("node1", "/root/ipexctl").exists()
     result = controller("run", "--hostfile", "hosts", "--venv", LIGHT, "--allow-duplicates", ACTOR, "say")
     expect(result, 0, "rank 1 of 2")
-
-
-@pytest.mark.fault("A6")
-def test_a6_a_name_like_an_option_is_refused_everywhere(controller: Workspace, hosts: Cluster) -> None:
-    line = "-oProxyCommand=touch${IFS}pwned"
-    (controller.path / "hosts").write_text(f"node0\n{line}\n")
-    (controller.path / "book.yaml").write_text(f"hosts:\n  - {json.dumps(line)}\nsteps:\n  - doctor:\n")
-    (controller.path / "step.yaml").write_text(f"steps:\n  - doctor:\n    limit: {json.dumps(line)}\n")
-    ways: list[tuple[str, ...]] = [
-        ("doctor", "--hostfile", "hosts"),
-        ("doctor", f"--limit={line}"),
-        ("doctor", f"--hosts={line}"),
-        ("play", "book.yaml"),
-        ("play", "step.yaml"),
-    ]
-    with nobody_asked(hosts):
-        for words in ways:
-            expect(controller(*words), 2)

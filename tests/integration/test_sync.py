@@ -57,6 +57,12 @@ def source(tmp_path: Path) -> Path:
     return place
 
 
+@pytest.fixture
+def target(home: Path, source: Path) -> Path:
+    """Where the source lies on the local host."""
+    return home / "ipexctl" / find_project(source, None).name
+
+
 def local(*names: str, **wheres: str) -> Inventory:
     return Inventory(
         tuple(Host(name, "localhost", vars={"workdir": wheres[name]} if name in wheres else {}) for name in names)
@@ -108,17 +114,16 @@ def list_parts(place: Path) -> list[Path]:
 # -- the ordinary ------------------------------------------------------------------------------------------------------
 
 
-def test_a_tree_arrives_byte_for_byte_and_private(home: Path, source: Path) -> None:
+def test_a_tree_arrives_byte_for_byte_and_private(home: Path, source: Path, target: Path) -> None:
     old = os.umask(0)
     try:
         done, events = carried(Sync(source=str(source)), local("n1"))
     finally:
         os.umask(old)
-    there = home / "ipexctl" / find_project(source, None).name
-    assert done == {"n1": str(there)}
-    assert picture(there) == picture(source)
+    assert done == {"n1": str(target)}
+    assert picture(target) == picture(source)
     assert output(events) == {"n1": ("changed", "4 files, 293 KiB")}
-    for path in (there.parent, there, *there.rglob("*")):
+    for path in (target.parent, target, *target.rglob("*")):
         mode = stat.S_IMODE(path.lstat().st_mode)
         if not path.is_symlink():
             assert mode == (0o700 if path.is_dir() or path.name == "run.sh" else 0o600), path
@@ -126,22 +131,20 @@ def test_a_tree_arrives_byte_for_byte_and_private(home: Path, source: Path) -> N
     assert events[-1] == Ended("sync", Exit.OK)
 
 
-def test_hosts_with_one_home_directory_get_a_large_tree_once(home: Path, source: Path) -> None:
+def test_hosts_with_one_home_directory_get_a_large_tree_once(home: Path, source: Path, target: Path) -> None:
     (source / "large").write_bytes(os.urandom(65 << 20))
     done, events = carried(Sync(source=str(source)), local("n1", "n2"), own=home / "own")
-    there = home / "ipexctl" / find_project(source, None).name
-    assert done == {"n1": str(there), "n2": str(there)}
-    assert picture(there) == picture(source)
+    assert done == {"n1": str(target), "n2": str(target)}
+    assert picture(target) == picture(source)
     assert {name: outcome for name, (outcome, _) in output(events).items()} == {"n1": "changed", "n2": "changed"}
     sent = [event.detail for event in events if isinstance(event, StepEnded) and event.step == "send"]
     assert len(sent) == 1
     assert list_parts(home) == []
 
 
-def test_a_second_sync_sends_nothing_and_touches_nothing(home: Path, source: Path) -> None:
+def test_a_second_sync_sends_nothing_and_touches_nothing(source: Path, target: Path) -> None:
     carried(Sync(source=str(source)), local("n1"))
-    there = home / "ipexctl" / find_project(source, None).name
-    paths = (there, *there.rglob("*"))
+    paths = (target, *target.rglob("*"))
     before = [_read_state(path) for path in paths]
     _, events = carried(Sync(source=str(source)), local("n1"))
     assert output(events) == {"n1": ("ok", "nothing to do")}
@@ -171,7 +174,7 @@ def test_progress_is_reported_and_ends_at_its_total(home: Path, source: Path) ->
     assert [step.done for step in steps] == sorted(step.done for step in steps)
 
 
-def test_what_ipexctl_itself_stores_in_the_tree_is_never_sent(home: Path, source: Path) -> None:
+def test_what_ipexctl_itself_stores_in_the_tree_is_never_sent(source: Path, target: Path) -> None:
     for name in ("state", "cache"):
         (source / "pkg" / name).mkdir()
         (source / "pkg" / name / "debug.log").write_text("x")
@@ -181,9 +184,7 @@ def test_what_ipexctl_itself_stores_in_the_tree_is_never_sent(home: Path, source
     lines = [f"not sent: pkg/{name}/, where ipexctl itself stores files" for name in ("state", "cache")]
     assert plan.splitlines()[-2:] == lines
     carried(task, local("n1"), own=source / "pkg")
-    assert {path.name for path in (home / "ipexctl" / find_project(source, None).name / "pkg").iterdir()} == {
-        "data.bin"
-    }
+    assert {path.name for path in (target / "pkg").iterdir()} == {"data.bin"}
 
 
 # -- what is in the way ------------------------------------------------------------------------------------------------
@@ -205,12 +206,12 @@ def test_links_that_leave_the_tree_stop_all_before_any_contact(source: Path, nam
 
 
 @pytest.mark.fault("E3")
-def test_links_inside_the_tree_are_carried_as_links_even_where_they_lead_nowhere(home: Path, source: Path) -> None:
+def test_links_inside_the_tree_are_carried_as_links_even_where_they_lead_nowhere(source: Path, target: Path) -> None:
     (source / "dir").symlink_to("pkg")
     (source / "dangling").symlink_to("pkg/none")
     (source / "pkg" / "loop").symlink_to("../pkg/loop")
     carried(Sync(source=str(source)), local("n1"))
-    assert picture(home / "ipexctl" / find_project(source, None).name) == picture(source)
+    assert picture(target) == picture(source)
 
 
 def test_a_link_that_leaves_through_a_directory_link_is_found(source: Path, tmp_path: Path) -> None:
@@ -226,27 +227,26 @@ def test_a_link_that_leaves_through_a_directory_link_is_found(source: Path, tmp_
 @pytest.mark.parametrize("what", ["destination", "ipexctl", "directory", "file"])
 @pytest.mark.parametrize("delete", [False, True])
 def test_links_planted_in_the_destination_are_refused_and_their_victims_untouched(
-    home: Path, source: Path, tmp_path: Path, what: str, delete: bool
+    source: Path, tmp_path: Path, what: str, delete: bool, target: Path
 ) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "precious").write_text("keep")
-    there = home / "ipexctl" / find_project(source, None).name
     if what in {"directory", "file"}:
         carried(Sync(source=str(source)), local("n1"))
         if what == "directory":
-            (there / "empty").rmdir()
-            (there / "empty").symlink_to(victim)
+            (target / "empty").rmdir()
+            (target / "empty").symlink_to(victim)
         else:
-            (there / "train.py").unlink()
-            (there / "train.py").symlink_to(victim / "precious")
+            (target / "train.py").unlink()
+            (target / "train.py").symlink_to(victim / "precious")
         (source / "train.py").write_text("new")
         (source / "empty" / "new").write_text("new")
     elif what == "destination":
-        there.parent.mkdir(mode=0o700)
-        there.symlink_to(victim)
+        target.parent.mkdir(mode=0o700)
+        target.symlink_to(victim)
     else:
-        there.parent.symlink_to(victim)
+        target.parent.symlink_to(victim)
     before = [(path, path.lstat()) for path in (victim, *victim.rglob("*"))]
     done, events = carried(Sync(source=str(source), delete=delete), local("n1"))
     failed = done["n1"]
@@ -308,21 +308,20 @@ def test_a_full_disk_is_reported_and_the_old_files_stay(home: Path, source: Path
 
 
 @pytest.mark.fault("E5")
-def test_deleting_removes_what_is_gone_and_never_what_is_left_out(home: Path, source: Path) -> None:
+def test_deleting_removes_what_is_gone_and_never_what_is_left_out(source: Path, target: Path) -> None:
     carried(Sync(source=str(source)), local("n1"))
-    there = home / "ipexctl" / find_project(source, None).name
-    (there / ".venv").mkdir()
-    (there / ".venv" / "python").write_text("x")
-    (there / "checkpoint.pt").write_text("x")
+    (target / ".venv").mkdir()
+    (target / ".venv" / "python").write_text("x")
+    (target / "checkpoint.pt").write_text("x")
     (source / "run.sh").unlink()
     carried(Sync(source=str(source)), local("n1"))
-    assert (there / "run.sh").exists()
+    assert (target / "run.sh").exists()
     _, events = carried(Sync(source=str(source), delete=True), local("n1"))
     assert output(events) == {"n1": ("changed", "2 removed")}
-    assert (there / ".venv" / "python").exists()
-    (there / ".venv" / "python").unlink()
-    (there / ".venv").rmdir()
-    assert picture(there) == picture(source)
+    assert (target / ".venv" / "python").exists()
+    (target / ".venv" / "python").unlink()
+    (target / ".venv").rmdir()
+    assert picture(target) == picture(source)
 
 
 def test_hosts_with_one_home_directory_may_all_place_there_at_once(home: Path, source: Path) -> None:
@@ -358,7 +357,7 @@ def test_a_whole_home_directory_is_not_carried_by_accident(home: Path) -> None:
 
 
 @pytest.mark.fault("E7")
-def test_hard_names_arrive_and_nothing_is_executed(home: Path, source: Path) -> None:
+def test_hard_names_arrive_and_nothing_is_executed(home: Path, source: Path, target: Path) -> None:
     names = [
         b"two words", b"new\nline", b"-rf", b";touch pwned", b"$(touch pwned)", b"`touch pwned`", b"'", b'"', b"\\",
         b"\xff\xfe not utf-8", "漢字".encode(), b"x" * 255, b"*", b"~", b"{}", b"!", b"%s", b"tree", b"mark", b"whole",
@@ -375,16 +374,15 @@ def test_hard_names_arrive_and_nothing_is_executed(home: Path, source: Path) -> 
     deep.mkdir(parents=True)
     (deep / "bottom").write_text("x")
     done, _ = carried(Sync(source=str(source)), local("n1"))
-    there = home / "ipexctl" / find_project(source, None).name
-    assert done == {"n1": str(there)}
-    assert picture(there) == picture(source)
+    assert done == {"n1": str(target)}
+    assert picture(target) == picture(source)
     assert not list(home.rglob("pwned"))
     _, events = carried(Sync(source=str(source)), local("n1"))
     assert output(events) == {"n1": ("ok", "nothing to do")}
     for name in names:
         os.unlink(os.fsencode(source) + b"/" + name)
     carried(Sync(source=str(source), delete=True), local("n1"))
-    assert picture(there) == picture(source)
+    assert picture(target) == picture(source)
 
 
 def test_a_small_tree_takes_one_login_and_a_large_one_another(source: Path, tmp_path: Path) -> None:
@@ -407,7 +405,7 @@ def test_a_small_tree_takes_one_login_and_a_large_one_another(source: Path, tmp_
 
 
 @pytest.mark.fault("E7")
-def test_two_thousand_small_files_arrive(home: Path, source: Path) -> None:
+def test_two_thousand_small_files_arrive(source: Path, target: Path) -> None:
     for number in range(2000):
         (source / f"d{number % 20}").mkdir(exist_ok=True)
         (source / f"d{number % 20}" / f"f{number}").write_text(str(number))
@@ -416,7 +414,7 @@ def test_two_thousand_small_files_arrive(home: Path, source: Path) -> None:
         file.seek(16 << 20)
         file.write(b"in the middle")
     carried(Sync(source=str(source)), local("n1"))
-    assert picture(home / "ipexctl" / find_project(source, None).name) == picture(source)
+    assert picture(target) == picture(source)
 
 
 # -- while it goes on --------------------------------------------------------------------------------------------------
@@ -424,9 +422,9 @@ def test_two_thousand_small_files_arrive(home: Path, source: Path) -> None:
 
 @pytest.mark.fault("E6")
 @pytest.mark.parametrize("change", ["grow", "shrink", "replace", "vanish", "rewrite small", "rename directory"])
-def test_a_source_that_changes_while_it_is_sent_is_named(home: Path, source: Path, change: str) -> None:
+def test_a_source_that_changes_while_it_is_sent_is_named(home: Path, source: Path, change: str, target: Path) -> None:
     carried(Sync(source=str(source)), local("n1"))
-    before = picture(home / "ipexctl" / find_project(source, None).name)
+    before = picture(target)
     (source / "train.py").write_text("new")
     big = source / "big"
     big.write_bytes(b"x" * (4 << 20))
@@ -453,7 +451,7 @@ def test_a_source_that_changes_while_it_is_sent_is_named(home: Path, source: Pat
     failures = [event.failure for event in events if isinstance(event, HostFailed)]
     assert [failure.code for failure in failures] == ["source-changed"]
     assert ("train.py" if change in {"rewrite small", "rename directory"} else "big") in failures[0].what
-    assert picture(home / "ipexctl" / find_project(source, None).name) == before
+    assert picture(target) == before
     assert list_parts(home) == []
     assert events[-1] == Ended("sync", Exit.STEP)
 
@@ -552,23 +550,21 @@ def test_a_broken_sync_keeps_the_old_file(server: Server, source: Path, tmp_path
         wait(lambda: not list_parts(there))
 
 
-def test_what_a_killed_push_of_this_tree_left_goes_also_where_nothing_is_to_be_sent(home: Path, source: Path) -> None:
+def test_what_a_killed_push_of_this_tree_left_goes_also_where_nothing_is_to_be_sent(source: Path, target: Path) -> None:
     carried(Sync(source=str(source)), local("n1"))
-    there = home / "ipexctl" / find_project(source, None).name
-    sender = hashlib.sha256(os.fsencode(json.loads((there / MANIFEST).read_text())["from"])).hexdigest()[:12]
+    sender = hashlib.sha256(os.fsencode(json.loads((target / MANIFEST).read_text())["from"])).hexdigest()[:12]
     ended = subprocess.Popen(["true"])
     ended.wait()
-    (there / f".ipexctl-part-{sender}-{ended.pid}-1" / "tree").mkdir(parents=True)
+    (target / f".ipexctl-part-{sender}-{ended.pid}-1" / "tree").mkdir(parents=True)
     carried(Sync(source=str(source)), local("n1"))
-    assert not list_parts(there)
+    assert not list_parts(target)
 
 
-def test_a_push_of_another_controller_that_goes_on_is_left_alone(home: Path, source: Path) -> None:
-    there = home / "ipexctl" / find_project(source, None).name
-    there.mkdir(parents=True, mode=0o700)
-    there.chmod(0o700)
-    there.parent.chmod(0o700)
-    foreign = there / ".ipexctl-part-0123456789ab-1-1"
+def test_a_push_of_another_controller_that_goes_on_is_left_alone(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, mode=0o700)
+    target.chmod(0o700)
+    target.parent.chmod(0o700)
+    foreign = target / ".ipexctl-part-0123456789ab-1-1"
     foreign.mkdir()
     carried(Sync(source=str(source)), local("n1"))
     assert foreign.exists()

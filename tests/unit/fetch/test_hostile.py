@@ -219,12 +219,6 @@ def test_names_that_lead_out_are_refused_and_the_rest_comes(tmp_path: Path) -> N
     assert events[-1] == Ended("fetch", Exit.STEP)
 
 
-def test_a_list_without_end_or_sense_is_a_failure(tmp_path: Path) -> None:
-    _, result = fetched(tmp_path, b"", b"/w\0rubbish")
-    assert isinstance(result, Failure)
-    assert result.code == "malformed"
-
-
 @pytest.mark.parametrize("size", [b"-1", b"9" * 400, "٣".encode(), b"x"])
 def test_a_size_that_no_file_has_is_a_failure_of_that_host(tmp_path: Path, size: bytes) -> None:
     """The file of -1 bytes was read whole into memory, and took the other sizes' room from what had to be free."""

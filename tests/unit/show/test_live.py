@@ -189,11 +189,6 @@ def test_who_attaches_sees_the_script_and_the_time_since_the_runs_beginning() ->
     assert "✗ the run was stopped after 20.0 s" in shown
 
 
-def test_stages_are_seen_while_ranks_start() -> None:
-    text = "\n".join(drawn(watch(streams.run(2, 1), until=2.3)))
-    assert "torch" in text or "python" in text
-
-
 def test_many_ranks_are_folded_and_the_odd_one_out_stays_visible() -> None:
     stream = list(streams.run(64, 4, steps=4))
     made = watch(stream, until=6.0)
