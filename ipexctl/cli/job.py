@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -144,8 +145,21 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
         check_form(task, flags.emit)
     others = task.module or task.program or not task.script.endswith(".py")  # whose own options may have these names
     misplaced = [] if others else _find_misplaced_options(ctx, task.args, task.script)
-    hosts.warnings += [*ctx.meta.get(_TRANSLATION, ()), *misplaced]
+    unread = [_UNREAD_INPUT] if task.stdin is None and _is_given_a_file() else []
+    hosts.warnings += [*ctx.meta.get(_TRANSLATION, ()), *misplaced, *unread]
     return run(task, inventory, context, dry=flags.dry_run or flags.emit is not None, emit=flags.emit)
+
+
+_UNREAD_INPUT = "standard input is a file, which no rank reads: --stdin - gives it to rank 0"
+
+
+def _is_given_a_file() -> bool:
+    """Whether standard input is a file of which nobody has read (a loop of the shell that takes its lines has)."""
+    try:
+        opened = os.fstat(0)
+        return stat.S_ISREG(opened.st_mode) and opened.st_size > 0 and os.lseek(0, 0, os.SEEK_CUR) == 0
+    except OSError:  # it is closed
+        return False
 
 
 @command(

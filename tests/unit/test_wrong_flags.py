@@ -127,6 +127,28 @@ def test_an_option_behind_the_script_is_reported_and_left_to_it(
 
 
 @pytest.mark.parametrize(
+    ("line", "warned"),
+    [
+        ("{} t.py < input", True),
+        ("{} --stdin - t.py < input", False),
+        ("{} t.py < /dev/null", False),
+        ("echo 1 | {} t.py", False),
+        ("while read line; do {} t.py; done < input", False),
+    ],
+)
+def test_a_file_on_standard_input_that_no_rank_reads_is_a_warning(tmp_path: Path, line: str, warned: bool) -> None:
+    (tmp_path / "t.py").touch()
+    (tmp_path / "input").write_text("a line\nanother\n")
+    (tmp_path / "hostfile").write_text("node0 address=127.0.0.1 port=1\n")  # nobody listens there
+    script = line.format(shlex.join([sys.executable, "-m", "ipexctl", "run"]))
+    done = subprocess.run(
+        script, shell=True, cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True
+    )
+    assert done.returncode == 3
+    assert (b"standard input is a file" in done.stderr + done.stdout) is warned
+
+
+@pytest.mark.parametrize(
     ("verb", "words", "hint"),
     [
         ("run", "t.py --ppn 2 --dry-run", "--ppn 2 --dry-run t.py"),
