@@ -62,7 +62,8 @@ class Sources(Record):
         of a stranger's wheel names, and would send a login of ~/.netrc to each of them."""
         env = {name.lower(): value for name, value in self.environ.items() if name.lower().endswith("_proxy")}
         given = {name: value for name, value in self.environ.items() if name in self.variables or _is_for_uv(name)}
-        return self._add_certificate({**env, **given, "NETRC": os.devnull})
+        # No package comes from a repository; git would log in to it with the user's keys.
+        return self._add_certificate({**env, **given, "NETRC": os.devnull, "GIT_ALLOW_PROTOCOL": "none"})
 
     def list_options(self) -> Iterator[str]:
         """Yields the lines of uv's standard input that name these sources and those of its variables, with logins."""

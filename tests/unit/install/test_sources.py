@@ -103,7 +103,7 @@ def test_uv_resolves_without_variables_that_it_does_not_need_and_reads_the_index
         "https://u:ge$heim@i/simple", ("https://x/ -e /x",), environ=environ | indexes, variables=("A_B",)
     )
     kept = {"HOME": "/h", "UV_INDEX_STRATEGY": "first-index", "https_proxy": "http://u:p@proxy", "A_B": "c"}
-    assert sources.select_environment() == {**kept, "NETRC": os.devnull}
+    assert sources.select_environment() == {**kept, "NETRC": os.devnull, "GIT_ALLOW_PROTOCOL": "none"}
     assert [*sources.list_options()] == [
         "--index-url https://u:ge%24heim@i/simple",
         *(f"--extra-index-url https://{place}" for place in ("x/%20-e%20/x", "n/", "m/")),
@@ -112,33 +112,32 @@ def test_uv_resolves_without_variables_that_it_does_not_need_and_reads_the_index
     ]
 
 
-def test_a_wheel_gets_no_variable_and_no_login_by_what_it_requires(tmp_path: Path) -> None:
-    """A host's word, or a playbook, gave its address: its metadata took any variable of the user, and the login."""
-    needed, asked = wheels.wheel("needed", "1.0", {}), list[str]()
+SECRETS = ("TOKEN", "UV_INDEX_OWN_PASSWORD", "UV_INDEX", "HTTPS_PROXY")
+VARIABLES = "".join(f"${{{name}}}" for name in SECRETS)
+
+
+@pytest.mark.parametrize(
+    ("need", "asked_for"), [(f"%s/files/x-1.0-py3-none-any.whl?{VARIABLES}", True), ("git+%s/x", False)]
+)
+def test_a_wheel_gets_no_variable_and_no_login_by_what_it_requires(tmp_path: Path, need: str, asked_for: bool) -> None:
+    """A host's word, or a playbook, gave its address: its metadata took any variable of the user, and the login, and
+    had git log in to any host with the user's keys."""
+    asked = list[str]()
 
     def want_login(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
         asked.append(f"{path} {handler.headers.get('Authorization')}")
-        return "needed" in path and wheels.require_login(path, client, handler)
+        return "x" in path and wheels.require_login(path, client, handler)
 
-    with wheels.serving(wheels.Index([needed], want_login)) as theirs:
-        place, secret = (
-            f"{theirs.url.removesuffix('/simple')}/files",
-            "TOKEN UV_INDEX_OWN_PASSWORD UV_INDEX HTTPS_PROXY",
-        )
-        variables = "".join(f"${{{name}}}" for name in secret.split())
-        theirs.wheels.append(
-            wheels.wheel("a", "1.0", {}, requires=(f"needed @ {place}/{needed.filename}?{variables}",))
-        )
-        (tmp_path / ".netrc").write_text("default login user password geheim\n")
-        environ = {
-            "HOME": str(tmp_path),
-            "UV_CACHE_DIR": str(tmp_path / "uv"),
-            **dict.fromkeys(secret.split(), "http://u:geheim@x"),
-        }
-        what = [f"a @ {place}/{theirs.wheels[-1].filename}"]
+    (tmp_path / ".netrc").write_text("default login user password geheim\n")
+    environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], **dict.fromkeys(SECRETS, "http://u:geheim@h")}
+    with wheels.serving(wheels.Index([], want_login)) as theirs:
+        place = theirs.url.removesuffix("/simple")
+        wheel = wheels.wheel("a", "1.0", {}, requires=(f"x @ {need % place}",))
+        theirs.wheels.append(wheel)
+        what = [f"a @ {place}/files/{wheel.filename}"]
         with pytest.raises(UsageError):
             resolve_wheels(find_uv(), what, WheelTarget("3.11", "2.28"), read_pip_settings(environ, []))
-    assert [line for line in asked if "needed" in line] == [f"/files/{needed.filename}?{variables} None"]
+    assert [line for line in asked if "/x" in line] == [f"/files/x-1.0-py3-none-any.whl?{VARIABLES} None"] * asked_for
 
 
 def test_logins_come_from_the_index_urls_or_from_netrc(tmp_path: Path) -> None:
