@@ -78,11 +78,6 @@ def get_state_directory() -> Path:
     return user_state_path("ipexctl", appauthor=False)
 
 
-def get_cache_directory() -> Path:
-    """The directory of wheels and locks, which can be downloaded again."""
-    return user_cache_path("ipexctl", appauthor=False)
-
-
 def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOptions, *, acting: bool = False) -> Exit:
     """Executes one command: delivers the events of its workflow to the sinks, and returns the exit code.
 
@@ -92,10 +87,15 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
     def run(console: Console, log: DebugLog) -> Exit:
         ask = partial(ask_passphrase, interrupts=console.interrupts) if options.ask_pass else None
         links = Links(connect_timeout=options.connect_timeout, accept_new=options.accept_new_host_keys, ask=ask)
-        context = Context(links, get_state_directory(), get_cache_directory(), options.forks)
+        cache = user_cache_path("ipexctl", appauthor=False)
+        context = Context(links, get_state_directory(), cache, options.forks)
         context = replace(context, interrupts=console.interrupts, masker=log.masker)
         try:
-            notifier = _make_notifier(options.notify) if options.notify else None
+            notifier = None
+            if options.notify:
+                from ipexctl.act.notify import Notifier, parse_notify_command
+
+                notifier = Notifier([*map(parse_notify_command, options.notify)], os.environ)
             with console.interrupts.raise_on_signal():
                 if acting:
                     claim_private_directory(context.cache)
@@ -116,13 +116,6 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
             links.close()
 
     return _run_with_debug_log(run)
-
-
-def _make_notifier(commands: Sequence[str]) -> "Notifier":
-    """Raises `UsageError` for a command that cannot be started."""
-    from ipexctl.act.notify import Notifier, parse_notify_command
-
-    return Notifier([*map(parse_notify_command, commands)], os.environ)
 
 
 def replay_run(word: str, options: OutputOptions, speed: float | None = None, start: str | None = None) -> Exit:

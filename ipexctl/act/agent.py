@@ -8,7 +8,6 @@ import zipfile
 from functools import cache
 from importlib.resources import files
 from importlib.util import MAGIC_NUMBER, find_spec
-from types import CodeType
 from typing import Any
 
 from ipexctl.protocol import paths
@@ -51,8 +50,10 @@ def build_archive() -> bytes:
             add(f"{package.replace('.', '/')}/__init__.py", "", zipfile.ZIP_STORED)
         for module in ("remote.agent.__main__", *list_modules("protocol"), *list_modules("remote.agent")):
             place = "__main__" if module.endswith("__main__") else f"ipexctl/{module.replace('.', '/')}"
+            loader: Any = find_spec(f"ipexctl.{module}").loader  # type: ignore[union-attr]  # out of Python's own cache
+            code = marshal.dumps(loader.get_code(f"ipexctl.{module}"))
             # As it is: each of a run's programs on a host would load zlib, and inflate it anew.
-            add(f"{place}.pyc", _COMPILED + marshal.dumps(_read_code(module)), zipfile.ZIP_STORED)
+            add(f"{place}.pyc", _COMPILED + code, zipfile.ZIP_STORED)
             add(f"{place}.py", read_source(module))
     return out.getvalue()
 
@@ -75,10 +76,3 @@ def build_program(module: str, *others: str) -> str:
     modules = {f"ipexctl.{name}": read_source(name) for name in (*list_modules("protocol"), *others)}
     parts = (*_PACKAGES, "ipexctl.remote.session"), modules, read_source(module), module
     return f"parts = {parts!r}\n{files('ipexctl.remote').joinpath('program.txt').read_text('utf-8')}"
-
-
-def _read_code(module: str) -> CodeType:
-    """Returns the code of a module of ours, out of Python's own cache where it is there."""
-    loader: Any = find_spec(f"ipexctl.{module}").loader  # type: ignore[union-attr]
-    code: CodeType = loader.get_code(f"ipexctl.{module}")
-    return code

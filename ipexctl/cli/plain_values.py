@@ -34,7 +34,10 @@ def convert_plain_values(param: Any, kind: Any, allows: Callable[[Any], bool], *
 
     def process_value(ctx: Any, value: Any) -> Any:
         try:
-            value = _read_span(value) if is_span else value
+            if is_span:
+                from ipexctl.model.text import read_seconds  # not of those who only ask for the help
+
+                value = read_seconds(value)
             plain = read_plain_value(kind, value)
         except ValueError:
             return convert(ctx, value)
@@ -43,12 +46,6 @@ def convert_plain_values(param: Any, kind: Any, allows: Callable[[Any], bool], *
         return param.callback(ctx, param, plain) if param.callback else plain
 
     param.process_value = process_value
-
-
-def _read_span(value: Any) -> Any:
-    from ipexctl.model.text import read_seconds  # not of those who only ask for the help
-
-    return read_seconds(value)
 
 
 _OWN = {"help": bool, "install_completion": bool, "show_completion": bool, "verbose": int}

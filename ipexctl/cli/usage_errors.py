@@ -61,8 +61,7 @@ class CommandGroup(PlainValues, TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            names = [*self.commands]
-            raise NoSuchCommand(args[0], names, ctx)
+            raise NoSuchCommand(args[0], [*self.commands], ctx)
         return super().resolve_command(ctx, args)
 
 

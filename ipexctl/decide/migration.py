@@ -246,7 +246,10 @@ def _scan_tree(tree: ast.Module, known: Sequence[MigrationRule], nodes: Iterable
                 yield from _match_api(node.lineno, f"% {_format_value(node)}", apis)
             yield from _match_call(node, known if id(node) in certain else always)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from _match_constant(node.lineno, node.value, known)
+            for rule in known:
+                is_variable = rule.kind == "variable" and _is_variable(node.value, rule.name)
+                if is_variable or (rule.kind == "option" and node.value == rule.name):
+                    yield node.lineno, node.value, rule
 
 
 def _list_imports(tree: ast.AST) -> Iterator[tuple[int, str, str, str]]:
@@ -312,12 +315,6 @@ def _format_value(value: ast.AST) -> str:
         return ast.unparse(value)[:_SHOWN_WIDTH]
     except RecursionError:  # thousands of operators: Python reads them, and writes them by a call for each
         return "…"
-
-
-def _match_constant(line: int, text: str, known: Sequence[MigrationRule]) -> Iterator[Hit]:
-    for rule in known:
-        if (rule.kind == "variable" and _is_variable(text, rule.name)) or (rule.kind == "option" and text == rule.name):
-            yield line, text, rule
 
 
 def _scan_lines(text: str, file: str, known: Sequence[MigrationRule], launches: LaunchTranslator) -> Iterator[Hit]:

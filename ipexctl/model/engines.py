@@ -24,8 +24,6 @@ def read_engines() -> Mapping[str, Engine]:
     """Returns the engines of this version by name."""
     texts = {file.name[:-5]: file.read_text("utf-8") for file in files("ipexctl.data").joinpath("engines").iterdir()}
     tables = {name: parse_toml(text) for name, text in sorted(texts.items())}
-    return {name: Engine(**{**table, **_read_words(table)}) for name, table in tables.items()}
-
-
-def _read_words(table: Table) -> Table:
-    return {key: tuple(table[key]) for key in ("words", "rest") if key in table}
+    for table in tables.values():
+        table |= {key: tuple(table[key]) for key in ("words", "rest") if key in table}
+    return {name: Engine(**table) for name, table in tables.items()}

@@ -30,7 +30,8 @@ class Painter:
     def paint(self, frame: RenderableType, above: Sequence[RenderableType] = ()) -> None:
         """Shows the frame, after it has printed what belongs above it."""
         width, height = self._console.size
-        lines = self._render(frame, width)[: max(height - 1, 1)]
+        options = self._console.options.update(width=width, height=None)
+        lines = self._console.render_lines(frame, options, pad=False)[: max(height - 1, 1)]
         written = ""
         if above or (self._lines and self._size != (width, height)):
             written += self._take_away(width, height) + self._print(above)
@@ -50,10 +51,6 @@ class Painter:
             self._out.write(self._take_away(width, height) + _SHOW)
             self._out.flush()
         self._lines, self._hidden = [], False
-
-    def _render(self, frame: RenderableType, width: int) -> list[Line]:
-        options = self._console.options.update(width=width, height=None)
-        return self._console.render_lines(frame, options, pad=False)
 
     def _print(self, above: Sequence[RenderableType]) -> str:
         with self._console.capture() as captured:

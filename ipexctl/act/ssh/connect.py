@@ -20,7 +20,7 @@ import paramiko
 
 from ipexctl.act.ssh import hostkeys
 from ipexctl.act.ssh.keys import PrivateKeys, UnusableKey
-from ipexctl.act.ssh.settings import Settings, SSHSettings, choose_connect_timeout, list_known_host_names
+from ipexctl.act.ssh.settings import Settings, SSHSettings, list_known_host_names
 from ipexctl.act.ssh.tcp import open_tcp
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, ShedError, Transport, abort_connection
 from ipexctl.model.errors import Failure, Kind, UsageError
@@ -72,7 +72,7 @@ class Dialler:
         try:
             settings = self._settings.find_settings(host)
             self._check_recording(host, settings)
-            limit = choose_connect_timeout(settings, self._timeout)
+            limit = min(self._timeout, settings.timeout or self._timeout)
             attempt = _Attempt(settings, time.monotonic() + limit, limit, on_socket, notes)
             return self._connect(attempt), notes
         except ConnectError as error:

@@ -7,11 +7,12 @@ from typing import Any
 
 import paramiko
 
+from ipexctl.act.scripts import read_script
 from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog, make_lost_error, make_no_shell_error
 from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
 from ipexctl.act.ssh.quoting import OutputSplitter, format_shell_line, make_nonce, wrap_command
-from ipexctl.act.ssh.shared_shell import SharedShellChannel, format_request, make_shell_command
+from ipexctl.act.ssh.shared_shell import SharedShellChannel, format_request
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort_connection
 from ipexctl.act.threads import STALL_TIMEOUT, StallTimer
 from ipexctl.model.errors import Failure, Kind
@@ -222,7 +223,8 @@ class SSHLink(CommandLink[CommandChannel]):
             if _write_request(shell, request):
                 return shell
             shell.close()  # it was ended on the host since its last command
-        shell = self._start_command(make_shell_command(), patience)
+        start = Command(("ipexctl-shared_shell.sh",), script=read_script("shared_shell.sh"))
+        shell = self._start_command(start, patience)
         _write_request(shell, request)  # why it did not start is read from its outputs
         return shell
 

@@ -45,11 +45,6 @@ class Settings(Record):
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
-def choose_connect_timeout(settings: Settings, seconds: float) -> float:
-    """Returns seconds that connecting may take: ``seconds``, or ssh_config's ConnectTimeout where that is less."""
-    return min(seconds, settings.timeout or seconds)
-
-
 def list_known_host_names(settings: Settings) -> tuple[str, str]:
     """Returns the name of a host in known hosts, and a second one under which its key is taken, or "": a key that is
     known without the port is good for every port of a host."""

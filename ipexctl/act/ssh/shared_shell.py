@@ -6,7 +6,6 @@ pyenv or conda): a shared shell pays for them once, and saves each further comma
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ipexctl.act.scripts import read_script
 from ipexctl.act.ssh.command_link import CommandChannel, CommandLog
 from ipexctl.act.ssh.quoting import format_shell_line
 from ipexctl.model.events import Stream
@@ -21,11 +20,6 @@ def format_request(command: Command, nonce: bytes) -> bytes:
     can read arguments."""
     text = b"{ " + format_shell_line(command) + b"\n}"
     return b"%d %d %s\n%s" % (len(text), command.late_input or len(command.stdin), nonce, text)
-
-
-def make_shell_command() -> Command:
-    """Returns what starts a shared shell."""
-    return Command(("ipexctl-shared_shell.sh",), script=read_script("shared_shell.sh"))
 
 
 @dataclass(slots=True)

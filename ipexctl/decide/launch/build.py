@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from ipexctl.decide.launch import accelerate, environment, instances, mpi_launchers, placement, tuning
-from ipexctl.decide.launch.dialects import find_linked_dialect, get_dialect
+from ipexctl.decide.launch.dialects import DIALECTS, get_dialect
 from ipexctl.decide.launch.dialects.base import LaunchLine, MpiDialect, PortEnv, ProxyHost
 from ipexctl.decide.launch.environment import HostRuntime, RunSettings
 from ipexctl.decide.launch.programs import Start, find_doubtful_words, uses_placeholders
@@ -269,7 +269,7 @@ def identify_machines(hosts: Sequence[Host], facts: Mapping[str, Facts], allowed
 def _check_linked_mpi(starts: Sequence[Start], dialect: MpiDialect, host: str) -> None:
     """Raises `UsageError` (exit 4) for a program of another MPI: each of its processes would be rank 0 of 1."""
     for start in starts:
-        linked = find_linked_dialect(start.mpi)
+        linked = next((each for each in DIALECTS if start.mpi in each.linked), None)
         if linked and linked.abi != dialect.abi:
             name = printable(posixpath.basename(start.name), 200)
             what = f"{name} is linked to {start.mpi}, and the ranks are started by {dialect.title}: each would be alone"

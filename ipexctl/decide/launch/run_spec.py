@@ -70,6 +70,7 @@ def build_run_specs(
     profile = format_profile_steps(task.profile) if task.profile else ""
     for node in launch.planned:
         env = {name: setting.value for name, setting in node.env.items()}
+        venv = node.env.get("VIRTUAL_ENV")
         result[node.host] = RunSpec(
             **identity._asdict(),
             **select_attributes(launch, "run", "title", "size", "independent"),
@@ -82,7 +83,7 @@ def build_run_specs(
             argv=list(node.argv or launch.argv),
             stages=node.stages,
             ready=task.ready or "",
-            environment=_find_environment(node),
+            environment="" if venv is None or venv.by_user else venv.value,
             filled=list(task.env),
             meeting=not launch.per_host or task.engine is not None,
             env=env,
@@ -109,11 +110,6 @@ def build_run_specs(
             varying={name: meaning for name, meaning in varying.items() if name in env and not node.env[name].by_user},
         )
     return result
-
-
-def _find_environment(node: NodePlan) -> str:
-    place = node.env.get("VIRTUAL_ENV")
-    return "" if place is None or place.by_user else place.value
 
 
 def _make_head_spec(launch: Launch, task: Run, head: NodePlan, leading: Leading) -> HeadSpec:

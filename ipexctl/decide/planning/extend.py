@@ -152,7 +152,7 @@ def keep_requirements(
     earlier = marker.requested
     if earlier is None:  # not known of an older ipexctl's: all stay
         earlier = tuple(name for name in marker.packages if name not in list_release_packages(marker))
-    backend, mpi = marker.stack.backend, _find_env_mpi(marker)
+    backend, mpi = marker.stack.backend, marker.stack.mpi.program or find_wheel_mpi([marker.stack.mpi.kind])
     if model:
         backend = backend if task.backend == "auto" else task.backend
         mpi = mpi if task.mpi == "auto" else task.mpi
@@ -174,12 +174,6 @@ def _add_earlier(earlier: Iterable[str], task: Install, listed: Collection[str])
 def list_release_packages(marker: InstallMarker) -> set[str]:
     """Returns packages that belong to the release of an environment, among them the wheel of its MPI."""
     return {*_RELEASE, marker.stack.mpi.kind}
-
-
-def _find_env_mpi(marker: InstallMarker) -> str:
-    """Returns what ``--mpi`` names the MPI that an environment was installed for."""
-    mpi = marker.stack.mpi
-    return mpi.program or find_wheel_mpi([mpi.kind])
 
 
 def use_env_python(marker: InstallMarker, facts: Mapping[str, Facts]) -> dict[str, Facts]:

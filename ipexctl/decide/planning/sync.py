@@ -249,7 +249,9 @@ def _describe_conflict(remote_tree: RemoteTree, path: str, remote: RemoteEntry, 
 def _add_parent_directories(tree: FileTree, send: list[TreeEntry]) -> tuple[TreeEntry, ...]:
     """Returns the directories of what is sent come along, because it is unpacked beside them first."""
     paths = {entry.path for entry in send}
-    paths |= {parent for path in paths for parent in _list_parent_directories(path)}
+    for path in [*paths]:
+        while path := posixpath.dirname(path):
+            paths.add(path)
     return tuple(entry for entry in tree.entries if entry.path in paths)
 
 
@@ -272,13 +274,6 @@ def _find_deletions(remote_tree: RemoteTree, tree: FileTree, ignored: Ignored) -
             holding.add(path)
     gone = {path for path in remote_tree.entries if path not in safe and path not in holding}
     return tuple(sorted(path for path in gone if posixpath.dirname(path) not in gone))
-
-
-def _list_parent_directories(path: str) -> list[str]:
-    parents = []
-    while path := posixpath.dirname(path):
-        parents.append(path)
-    return parents
 
 
 def find_stale_directories(remote_tree: RemoteTree, sender: str, is_alive: Callable[[int], bool]) -> tuple[str, ...]:

@@ -391,7 +391,8 @@ class RunFold:
         if rank is None:
             return
         self._check_values(rank, printed, step, at)
-        series = self._is_timed(at)
+        # Of lines that a command read that came later not all times are known.
+        series = not self.state.run.watched_from or self.state.caught_up or at < self.state.run.watched_from
         if "step" in figures:
             moved = figures["step"] != rank.figures.get("step")
         else:
@@ -414,12 +415,6 @@ class RunFold:
                 self._add_to_series(name, number, at, value)
         if pace is not None:
             self._add_to_series("pace", number, at, pace)
-
-    def _is_timed(self, at: float) -> bool:
-        """Whether this is when a line was written: of those that a command read that came later not all times are
-        known."""
-        watched_from = self.state.run.watched_from
-        return not watched_from or self.state.caught_up or at < watched_from
 
     def _check_values(self, rank: rs.RankState, values: list[tuple[str, float]], step: int | None, at: float) -> None:
         """Notes values that are no numbers; of the loss also on which ranks, since when, and what it was before."""

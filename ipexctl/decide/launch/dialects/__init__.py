@@ -27,11 +27,6 @@ def find_wheel_dialect(wheel: str) -> MpiDialect | None:
     return next((dialect for dialect in DIALECTS if dialect.wheel == wheel), None)
 
 
-def find_linked_dialect(library: str) -> MpiDialect | None:
-    """Returns a dialect with the ABI of a library that a program is linked to; None for any other library."""
-    return next((dialect for dialect in DIALECTS if library in dialect.linked), None)
-
-
 def identify_dialect(version_output: str) -> tuple[MpiDialect, str] | None:
     """The dialect of an mpirun that prints this for ``--version``, and its version; None for any other program."""
     for dialect in DIALECTS:
