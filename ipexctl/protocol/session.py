@@ -90,7 +90,6 @@ class ImportReport(NamedTuple):
     versions: Dict[str, str]
     problems: List[str]
     python: str
-    import_seconds: float
     isa: Optional[str] = None
     step_ms: Optional[float] = None
     dtype: Optional[str] = None

@@ -112,7 +112,9 @@ class DebugLog(logging.Handler):
         if self._file >= 0:
             os.close(self._file)
         self._file, self.path = number, path
-        self._append_text(_format_header(self.masker))
+        versions = ", ".join(f"{name} {version}" for name, version in list_versions().items())
+        argv = printable(shlex.join(self.masker.mask_words(sys.argv)), _LINE)
+        self._append_text(f"{versions}\nargv: {argv}\n")
         while self._waiting:
             self._append_text(self._waiting.popleft())
 
@@ -130,9 +132,3 @@ def list_versions() -> dict[str, str]:
         except PackageNotFoundError:
             versions[library] = "missing"
     return versions
-
-
-def _format_header(masker: Masker) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in list_versions().items())
-    argv = shlex.join(masker.mask_words(sys.argv))
-    return f"{versions}\nargv: {printable(argv, _LINE)}\n"

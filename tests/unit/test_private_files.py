@@ -77,7 +77,7 @@ def run_fake_uv(home: Path) -> None:
 
 
 def save_probe(home: Path) -> None:
-    answer = DoctorAnswer((), (), None, (), NetworkCheck(0, (), None, None, None, None, None, (), {}))
+    answer = DoctorAnswer((), (), None, (), NetworkCheck(0, (), None, None, None, (), {}))
     save_doctor_record(home / ".local/state/ipexctl", answer, 0.0, Masker({}))
     assert list(home.rglob("doctor/*.json"))
 

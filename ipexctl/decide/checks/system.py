@@ -144,7 +144,9 @@ def check_network(cluster: Cluster) -> Iterator[CheckHit]:
         yield CheckHit("NET013", host, {"names": ", ".join(words)}, "", None if mistaken else "info")
     chosen, _ = select_interfaces(cluster.inventory, cluster.facts)
     for host, fact in cluster.facts.items():
-        choice, addresses = chosen.get(host), _list_interface_addresses(fact)
+        others = (card for card in fact.interfaces if card.addresses and card.name != "lo")
+        addresses = ", ".join([f"{card.name} {' '.join(card.addresses)}" for card in others][:6]) or "none"
+        choice = chosen.get(host)
         if choice is None and fact.interfaces:
             yield CheckHit("NET003", host, {}, addresses)
         elif choice and choice.reason.code == "no-shared-subnet":
@@ -159,11 +161,6 @@ def check_network(cluster: Cluster) -> Iterator[CheckHit]:
     for host, speed in speeds.items():
         if speed < usual_speed:
             yield CheckHit("NET005", host, {"speed": speed, "usual": usual_speed, "interface": cards[host].name})
-
-
-def _list_interface_addresses(fact: Facts) -> str:
-    cards = (card for card in fact.interfaces if card.addresses and card.name != "lo")
-    return ", ".join([f"{card.name} {' '.join(card.addresses)}" for card in cards][:6]) or "none"
 
 
 def check_clock(cluster: Cluster) -> Iterator[CheckHit]:

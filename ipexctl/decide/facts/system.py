@@ -161,10 +161,6 @@ def read_glibc(bundle: ProbeOutput) -> str | None:
     return match[1] if match else None
 
 
-def uses_musl(bundle: ProbeOutput) -> bool:
-    return read_glibc(bundle) is None and "ld-musl-" in bundle.command("libraries")
-
-
 _CACHED = re.compile(r"\s*(\S+) \(([^)]*)\) => (\S+)")
 
 
@@ -214,7 +210,8 @@ def read_pythons(bundle: ProbeOutput) -> tuple[Python, ...]:
     for path, tab, output in (line.partition("\t") for line in bundle.lines("python -V")):
         if tab and path.startswith("/") and len(path) <= 4096:
             outputs[path] = output or outputs.get(path, "")
-    cut, on_musl = bundle.unread.get("python -V", ""), uses_musl(bundle)
+    cut = bundle.unread.get("python -V", "")
+    on_musl = read_glibc(bundle) is None and "ld-musl-" in bundle.command("libraries")
     return tuple(_describe_python(path, output, cut, on_musl) for path, output in list(outputs.items())[:64])
 
 

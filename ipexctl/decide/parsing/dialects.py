@@ -1,6 +1,5 @@
 """Inventories written as hostfiles. Keys that a format lacks are reported, never dropped silently."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from ipexctl.decide.parsing import validators
@@ -34,12 +33,8 @@ def _write_pairs(host: Host) -> list[str]:
     return [f"{key}={_quote(str(value))}" for key, value in {**given, **host.vars}.items() if value is not None]
 
 
-def write_host_list(hosts: Iterable[Host]) -> str:
-    """Returns the value of ``--hosts`` that describes these hosts: ``ann@n1:4,n2 port=2222``."""
-    return ",".join(map(_write_list_entry, hosts))
-
-
-def _write_list_entry(host: Host) -> str:
+def write_list_entry(host: Host) -> str:
+    """Returns how ``--hosts`` describes a host: ``ann@n1:4``, ``n2 port=2222``."""
     user = f"{host.user}@" if host.user else ""
     slots = f":{host.slots}" if host.slots not in {None, 22} else ""  # :22 may be a port
     variables = {key: value for key, value in host.vars.items() if key in validators.KEYS}

@@ -66,9 +66,7 @@ class NetworkCheck(JsonRecord):
     tried: int
     failed: tuple[FailedConnection, ...]
     rtt: float | None
-    rtt_worst: float | None
     rate: float | None
-    rate_worst: float | None
     mtu: int | None
     shared: tuple[SharedDirectory, ...]
     untried: Mapping[str, str]

@@ -16,7 +16,6 @@ class ImportCheck(JsonRecord):
     versions: Mapping[str, str]
     problems: tuple[str, ...]
     python: str
-    import_seconds: float
     isa: str | None = None
     step_ms: float | None = None
     dtype: str | None = None

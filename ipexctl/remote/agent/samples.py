@@ -300,7 +300,9 @@ def compute_sample(before: "Counters", now: "Counters", host: str) -> HostSample
     process that ended) counts from 0; an energy counter begins anew where the kernel says that it does."""
     seconds = max(1e-3, now.steady - before.steady)
     received, sent = {}, {}
-    for name in _choose_busiest(before.traffic, now.traffic):
+    names = [name for name, counts in now.traffic.items() if counts != before.traffic.get(name, counts)]
+    names.sort(key=lambda name: sum(before.traffic[name]) - sum(now.traffic[name]))
+    for name in names[:INTERFACES]:
         (was_received, was_sent), (is_received, is_sent) = before.traffic[name], now.traffic[name]
         received[name], sent[name] = max(0, is_received - was_received), max(0, is_sent - was_sent)
     pressure = {
@@ -371,11 +373,6 @@ def compute_energy(
             return None
         total += grown
     return round(total / 1e6, 3)
-
-
-def _choose_busiest(before: "Dict[str, Tuple[int, int]]", now: "Dict[str, Tuple[int, int]]") -> "List[str]":
-    names = [name for name, counts in now.items() if name in before and counts != before[name]]
-    return sorted(names, key=lambda name: sum(before[name]) - sum(now[name]))[:INTERFACES]
 
 
 def _list_names(path: str) -> "List[str]":

@@ -65,7 +65,8 @@ def collect_stacks(
     for rank, pid, path in todo:
         text = texts.get(pid, "") + _read_errors(path, pid)
         state = all_now[pid].state if procs.find_process(pid) else "X"  # before it was asked, which wakes it
-        yield RankStack(rank, spec.host, pid, state, _read_wait_channel(pid), text, time.time())
+        wchan = procs.read_file("/proc/%d/wchan" % pid).decode("utf-8", "replace").strip()  # 0: it does not wait
+        yield RankStack(rank, spec.host, pid, state, "" if wchan == "0" else wchan, text, time.time())
 
 
 def _read_errors(path: str, pid: int) -> str:
@@ -151,12 +152,6 @@ def has_signal(pid: int, field: bytes, number: int) -> bool:
         if line.startswith(field):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
-
-
-def _read_wait_channel(pid: int) -> str:
-    """Returns the kernel function a sleeping process waits in, where the kernel tells."""
-    name = procs.read_file("/proc/%d/wchan" % pid).decode("utf-8", "replace").strip()
-    return "" if name == "0" else name
 
 
 def _get_size(path: str) -> int:

@@ -105,7 +105,6 @@ def main(wanted: Dict[str, Any]) -> None:
             report["versions"][key] = str(getattr(module, "__version__", ""))
         return module
 
-    began = time.time()
     if wanted.get("base"):
         report["same"] = count_same_files(wanted["base"], sys.prefix)
     same = bool(report.get("same"))  # then all but what was added has been checked
@@ -118,7 +117,6 @@ def main(wanted: Dict[str, Any]) -> None:
         load(name, name)
     added = attempt("added", "look at what was added", lambda: find_import_names(wanted.get("added", [])))
     report["failed"] = [package for name, package in (added or {}).items() if load(name, name) is None]
-    report["import_seconds"] = round(time.time() - began, 2)
 
     for key in ("torch", "ipex", "oneccl"):
         want, got = wanted.get(key), report["versions"].get(key, "").partition("+")[0]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ipexctl.act.inputs import expand_home, is_writable_by_all, read_input, read_variable_files
 from ipexctl.data import read_data
 from ipexctl.decide import parsing
-from ipexctl.decide.parsing.dialects import write_host_list
+from ipexctl.decide.parsing.dialects import write_list_entry
 from ipexctl.decide.parsing.host_patterns import FAILED
 from ipexctl.decide.parsing.schedulers import find_node_file
 from ipexctl.model.errors import UsageError, advise
@@ -130,7 +130,7 @@ def list_flags(inventory: Inventory, venv: str | None) -> tuple[str, ...]:
     """The options by which another command finds these hosts and their environment, where they are not the defaults."""
     source = inventory.source
     if source == "--hosts":
-        words = {"--hosts": write_host_list(inventory)}
+        words = {"--hosts": ",".join(map(write_list_entry, inventory))}
     else:
         words = {"--hosts" if source in parsing.SCHEDULERS else "-f": source, "--limit": inventory.limit}
     pairs = {**words, "--venv": venv}.items()

@@ -141,9 +141,11 @@ def _fetch_files(
         listing = _list_files(link, plan.path, patterns, compile_ignore(()))
         if isinstance(listing, Failure):
             return listing
-        for path in _find_changed_files(plan, listing):
-            text = f"{printable(path, 200)} changed while it was read: fetch it again"
-            emit(Message(text, "warning", host, "changed"))
+        current = {item.local: (item.size, item.mtime) for item in listing.items}
+        for item in plan.items:
+            if current.get(item.local) != (item.size, item.mtime):
+                text = f"{printable(item.local, 200)} changed while it was read: fetch it again"
+                emit(Message(text, "warning", host, "changed"))
         bad += [f"{printable(item.local, 200)} could not be read on the host" for item in absent]
         if bad:
             return Failure(host, Kind.STEP, f"not fetched: {planning.format_names(bad)}", code="name")
@@ -187,11 +189,6 @@ def _list_files(
         return planning.parse_listing(receive.list_files(link, where, patterns), ignored, folds=folds)
     except ValueError:
         return Failure(link.host.name, Kind.STEP, "malformed file list from the host", code="malformed")
-
-
-def _find_changed_files(plan: FetchPlan, listing: Listing) -> list[str]:
-    current = {item.local: (item.size, item.mtime) for item in listing.items}
-    return [item.local for item in plan.items if current.get(item.local) != (item.size, item.mtime)]
 
 
 def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], context: Context) -> list[Host]:

@@ -113,7 +113,9 @@ def init(
     if target.hosts is None:
         written[target.hostfile] = planning.format_hostfile(inventory, facts, when)
     for path, body in written.items():
-        _write_new_file(path, body)
+        with refuse_os_errors(path, "cannot be written", Exit.RECORD):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_private_file(path, body.encode(), 0o644)
     for host in failures:
         what = f"{host} is in the hostfile although it could not be probed"
         yield Message(what, "warning", code="unreachable")
@@ -181,10 +183,3 @@ def _find_scripts(directory: Path) -> dict[str, str]:
 def _shorten_path(path: Path) -> str:
     path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return printable(str(path), 300)
-
-
-def _write_new_file(path: Path, text: str) -> None:
-    """Writes a file by rename, mode 0644. Raises `UsageError`."""
-    with refuse_os_errors(path, "cannot be written", Exit.RECORD):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_private_file(path, text.encode(), 0o644)

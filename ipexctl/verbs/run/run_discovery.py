@@ -75,7 +75,9 @@ def find_runs(inventory: Inventory, context: Context) -> Workflow[RunSurvey]:
     for run in runs:
         before = unique.get(run.row.run)
         cut_off = before if before and before.row.reason == "lost" else before and before.cut_off
-        unique[run.row.run] = replace(run, away=_list_away(run, runs), cut_off=cut_off)
+        parts = [each for each in runs if each.row.run == run.row.run]
+        away = {each.head: each.row.directory for each in parts if each.row.state == run.row.state == LEADERLESS}
+        unique[run.row.run] = replace(run, away=away, cut_off=cut_off)
     orphans = [OrphanDirectory(host, *row) for host, answer in answers.items() for row in answer.orphans]
     found = sorted(unique.values(), key=lambda run: run.row.started)
     return RunSurvey(tuple(found), tuple(orphans), tuple(unreachable), tuple(answers))
@@ -85,11 +87,6 @@ def _measure_knowledge(row: RunRow) -> int:
     """Returns how much a host knows of a run, compared with others: they may go on without one that lost them."""
     lost = row.state == "ended" and row.reason == "lost"
     return 1 if lost else {"gone": 0, LEADERLESS: 2}.get(row.state, 3)
-
-
-def _list_away(run: DiscoveredRun, runs: Sequence[DiscoveredRun]) -> dict[str, str]:
-    same = [each for each in runs if each.row.run == run.row.run]
-    return {each.head: each.row.directory for each in same if each.row.state == run.row.state == LEADERLESS}
 
 
 def await_leader(run: DiscoveredRun, inventory: Inventory, context: Context) -> Workflow[DiscoveredRun]:

@@ -303,7 +303,7 @@ def test_without_a_rank_there_is_no_page() -> None:
 
 def test_what_doctor_found_in_a_play_is_on_the_page_of_its_run() -> None:
     answer = DoctorAnswer(
-        (), make_doctor(names(2)).findings, None, (), NetworkCheck(0, (), None, None, None, None, None, (), {}, ())
+        (), make_doctor(names(2)).findings, None, (), NetworkCheck(0, (), None, None, None, (), {}, ())
     )
     page = fold_page([Stamped(START - 5, e.Answer(answer)), *make_run("good")])
     assert page.doctor is not None

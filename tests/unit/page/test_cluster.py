@@ -26,7 +26,7 @@ def make_answer(hosts: tuple[str, ...], *, bench: bool = True) -> DoctorAnswer:
     every = [DoctorHost(host, odd if host == hosts[1] else good) for host in hosts[:-1]]
     every.append(DoctorHost(hosts[-1], None, None, HostFailure(Kind.UNREACHABLE, f"no answer {EVIL}", "timeout")))
     speed = record.speed if bench else None
-    network = NetworkCheck(0, (), None, None, None, None, None, (), {})
+    network = NetworkCheck(0, (), None, None, None, (), {})
     return DoctorAnswer(tuple(every), record.findings, "AVX512_VNNI", ("bf16 on 2 hosts",), network, speed=speed)
 
 

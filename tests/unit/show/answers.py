@@ -44,14 +44,13 @@ _CHECK = ImportCheck(
     {"torch": "2.8.0", "ipex": "2.8.0"},
     (),
     "3.11.2",
-    2.1,
     "AVX512_BF16",
     3.2,
     "bfloat16",
     "Intel(R) MPI Library",
 )
 _OLD = ImportCheck(
-    "old", {"torch": "2.8.0", "ipex": "2.8.0"}, (), "3.11.2", 2.4, "AVX2", 9.0, "float32", "Intel(R) MPI Library"
+    "old", {"torch": "2.8.0", "ipex": "2.8.0"}, (), "3.11.2", "AVX2", 9.0, "float32", "Intel(R) MPI Library"
 )
 _PLAN = """torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1, Python 3.11 · backend impi
 environment  /home/me/.local/share/ipexctl/env → env.d/torch2.8.0-c8ba8de8ce

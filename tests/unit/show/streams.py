@@ -58,7 +58,7 @@ def facts(odd: bool = False) -> Facts:
 def checked(
     hosts: Iterable[DoctorHost], findings: Iterable[Finding] = (), isa: str | None = None, advice: tuple[str, ...] = ()
 ) -> DoctorAnswer:
-    network = NetworkCheck(0, (), None, None, None, None, None, (), {})
+    network = NetworkCheck(0, (), None, None, None, (), {})
     return DoctorAnswer(tuple(hosts), tuple(findings), isa, advice, network)
 
 
