@@ -33,13 +33,6 @@ class PrunePolicy(Record):
         return self == PrunePolicy()
 
 
-class PruneChoice(Record):
-    """``removed`` go, oldest first; ``spared`` would go as well, but may not, with the reason."""
-
-    removed: tuple[SavedRun, ...]
-    spared: tuple[tuple[SavedRun, str], ...]
-
-
 def classify_result(report: CommandReport) -> RunResult:
     """Returns how a command that wrote its report ended, in one word."""
     run = report.run
@@ -56,10 +49,11 @@ def classify_result(report: CommandReport) -> RunResult:
 
 def choose_runs_to_prune(
     runs: Sequence[SavedRun], policy: PrunePolicy, now: float, is_in_use: Callable[[SavedRun], bool]
-) -> PruneChoice:
-    """Returns which of ``runs`` (newest first) go; ``now`` in Unix seconds. ``is_in_use``: another process holds the
-    record, or it is another user's. A record without an end that was written to within a day is spared as well: its
-    owner may be on another machine with the same home."""
+) -> tuple[list[SavedRun], list[tuple[SavedRun, str]]]:
+    """Returns which of ``runs`` (newest first) go, oldest first, and which would go as well, but may not, with the
+    reason; ``now`` in Unix seconds. ``is_in_use``: another process holds the record, or it is another user's. A record
+    without an end that was written to within a day is spared as well: its owner may be on another machine with the same
+    home."""
     removed: list[SavedRun] = []
     spared: list[tuple[SavedRun, str]] = []
     for run in reversed(runs[policy.keep or 0 :]):
@@ -71,4 +65,4 @@ def choose_runs_to_prune(
             spared.append((run, "has no end and was written to within a day"))
         else:
             removed.append(run)
-    return PruneChoice(tuple(removed), tuple(spared))
+    return removed, spared

@@ -89,12 +89,15 @@ def _replace_non_finite(value: Any) -> Any:
     return [_replace_non_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def load_json(data: bytes) -> Any:
-    """The value of a JSON text that may be anybody's; its numbers are finite. Raises `ValueError`."""
+def read_line(data: bytes) -> JsonObject:
+    """The object of a line of a record, which may be anybody's; its numbers are finite. Raises `DamagedRecordError`."""
     try:
-        return json.loads(data, parse_float=_parse_finite, parse_constant=_parse_finite)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        line = json.loads(data, parse_float=_parse_finite, parse_constant=_parse_finite)
+    except (ValueError, RecursionError):  # the latter: it is nested too deeply
+        raise DamagedRecordError("it is not JSON") from None
+    if not isinstance(line, dict):
+        raise DamagedRecordError("it is not an object")
+    return line
 
 
 def _parse_finite(text: str) -> float:

@@ -11,7 +11,7 @@ from ipexctl.decide.facts.numbers import parse_cpu_list, parse_cpu_mask
 from ipexctl.decide.facts.probe_output import ProbeOutput, hash_text
 from ipexctl.decide.facts.uarch import ArmCores, Uarchs, read_arm_cores
 from ipexctl.model.errors import Note
-from ipexctl.model.facts import Core, Facts
+from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import Record, select_attributes
 from ipexctl.model.text import group_pairs, parse_integer
 
@@ -42,6 +42,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     silicon, name = (uarch.level or None, uarch.name) if uarch else (None, None)
     usual_threads = 2 if arch == "x86_64" and not invented else cpu.MAX_THREADS
     topology = cpu.read_topology(bundle, processors, fields, uarch.threads if uarch else usual_threads)
+    sockets = group_pairs((str(core.socket), cpu) for core in topology.cores for cpu in core.cpus)
     arm = read_arm_cores(bundle, processors, fields, topology.online or (), uarchs.arm) if arch in _ARM else ArmCores()
     if arm.core:
         silicon, name, model_name = arm.core.level or None, arm.core.uarch, arm.core.name
@@ -126,15 +127,10 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         ports=system.read_ephemeral_ports(bundle),
         path=environ.get("PATH"),
         open_directories=tuple(login.get("open", ())),
-        socket_cpus=_list_socket_cpus(topology.cores),
+        socket_cpus={socket: tuple(sorted(cpus)) for socket, cpus in sorted(sockets.items())},
         ignored_settings=tuple(login.get("ignored", ())),
         unread={**bundle.unread, **{f"{path}/cpu.max": "malformed" for path in groups.malformed}},
     )
-
-
-def _list_socket_cpus(cores: tuple[Core, ...]) -> dict[str, tuple[int, ...]]:
-    groups = group_pairs((str(core.socket), cpu) for core in cores for cpu in core.cpus)
-    return {socket: tuple(sorted(cpus)) for socket, cpus in sorted(groups.items())}
 
 
 def _get_field(fields: Mapping[str, str], name: str) -> str | None:

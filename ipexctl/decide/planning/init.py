@@ -93,13 +93,9 @@ def list_questions(
         yield Question("port", "Which port on node0 for the rendezvous?", str(port or "auto"), why)
 
 
-def make_script_question(scripts: Mapping[str, str]) -> Question:
-    """``scripts`` are the texts of those beside the playbook, by name."""
-    return Question("script", "Which script shall be started?", *suggest_script(scripts))
-
-
 def suggest_script(scripts: Mapping[str, str]) -> tuple[str, str]:
-    """Returns the only script, or the only one that trains, and why; "" where there is no such one."""
+    """Returns the only script, or the only one that trains, and why; "" where there is no such one. ``scripts`` are the
+    texts of those beside the playbook, by name."""
     training = [name for name, text in scripts.items() if _TRAINS.search(text)]
     if len(scripts) == 1:
         return next(iter(scripts)), "the only script here"

@@ -201,8 +201,9 @@ class HostReader:
         self.processes = RankProcesses(proc)
         base = os.path.join(sys, "devices/system/cpu")
         numbers = sorted(set(cpus)) or _list_numbered(base, "cpu")
-        chosen = [os.path.join(base, "cpu%d" % number) for number in _select_evenly(numbers, CPUS)]
-        self.clocks = _find_readable(os.path.join(path, "cpufreq/scaling_cur_freq") for path in chosen)
+        count = min(CPUS, len(numbers))
+        chosen = [numbers[at * len(numbers) // count] for at in range(count)]  # evenly
+        self.clocks = _find_readable(os.path.join(base, "cpu%d/cpufreq/scaling_cur_freq" % cpu) for cpu in chosen)
         self.sensors = self.find_sensors()
         self.zones = self.find_energy_zones()
         self.ports = self.find_rdma_ports()
@@ -385,10 +386,6 @@ def _list_names(path: str) -> "List[str]":
 def _list_numbered(path: str, word: str) -> "List[int]":
     names = (name[len(word) :] for name in _list_names(path) if name.startswith(word))
     return sorted(int(end) for end in names if end.isdigit())
-
-
-def _select_evenly(numbers: "List[int]", most: int) -> "List[int]":
-    return [numbers[at * len(numbers) // min(most, len(numbers))] for at in range(min(most, len(numbers)))]
 
 
 def _find_readable(paths: "Iterable[str]") -> "List[str]":

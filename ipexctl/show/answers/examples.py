@@ -1,6 +1,6 @@
 """The screens of ``examples``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.console import RenderableType
 
@@ -9,18 +9,14 @@ from ipexctl.show.typeset import STRONG, AtWidth, Line, labelled, text
 
 
 def format_answer(value: ExamplesAnswer | CopiedExampleAnswer) -> list[RenderableType]:
-    if isinstance(value, ExamplesAnswer):
-        return format_examples(value.examples)
-    return [labelled("into", value.directory), labelled("files", ", ".join(value.files))]
-
-
-def format_examples(examples: Sequence[ListedExample]) -> list[RenderableType]:
-    """Playbooks and examples by their names, each with its first line."""
+    """Playbooks and examples by their names, each with its first line; or what was copied."""
+    if isinstance(value, CopiedExampleAnswer):
+        return [labelled("into", value.directory), labelled("files", ", ".join(value.files))]
     items: list[RenderableType] = []
-    width = max((len(each.name) for each in examples), default=0)
-    for kind in dict.fromkeys(each.kind for each in examples):
+    width = max((len(each.name) for each in value.examples), default=0)
+    for kind in dict.fromkeys(each.kind for each in value.examples):
         items.append(text((f"{kind}s", STRONG)))
-        items += [AtWidth(_draw_entry, each, width) for each in examples if each.kind == kind]
+        items += [AtWidth(_draw_entry, each, width) for each in value.examples if each.kind == kind]
     return items
 
 

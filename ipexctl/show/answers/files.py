@@ -1,7 +1,5 @@
 """The screen of files that were sent or fetched."""
 
-from collections.abc import Iterable
-
 from rich.console import RenderableType
 
 from ipexctl.model.answers.files import FailedTransfer, FetchAnswer, FetchedHost, SyncAnswer, SyncedHost
@@ -11,13 +9,9 @@ from ipexctl.show.typeset import GOOD, QUIET, STRONG, Line, Part, text
 
 
 def format_answer(value: SyncAnswer | FetchAnswer) -> list[RenderableType]:
-    return format_transfers(value.hosts)
-
-
-def format_transfers(hosts: Iterable[SyncedHost | FetchedHost | FailedTransfer]) -> list[RenderableType]:
     """What was sent or fetched, how much and where to; equal hosts share a line. Failures are shown elsewhere."""
     groups: dict[tuple[str, str, str], list[str]] = {}
-    for transfer in hosts:
+    for transfer in value.hosts:
         host = transfer.host
         if not isinstance(transfer, FailedTransfer):
             into, name = transfer.workdir if isinstance(transfer, SyncedHost) else transfer.directory, ""

@@ -1,11 +1,11 @@
 """The screen of a profile: who waited for whom, what was costly, which instructions oneDNN used."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import RenderableType
 
 from ipexctl.model.answers.run import ProfileAnswer, RunAnswer
-from ipexctl.model.profile import KernelTime, Profile
+from ipexctl.model.profile import Profile
 from ipexctl.model.text import format_ranks, group_pairs, pluralize
 from ipexctl.show.tables import draw_rows
 from ipexctl.show.typeset import QUIET, STRONG, WARN, AtWidth, Line, labelled, text
@@ -98,14 +98,10 @@ def _format_kernels(profile: Profile) -> list[RenderableType]:
         }
         for each in profile.kernels[:_MOST_KERNELS]
     ]
-    used = ", ".join(f"{isa} {_format_share(seconds, whole)}" for isa, seconds in sum_by_isa(profile.kernels).items())
+    groups = group_pairs((each.isa or "no instruction set named", each.seconds) for each in profile.kernels)
+    isas = sorted(((isa, sum(times)) for isa, times in groups.items()), key=lambda item: -item[1])
+    used = ", ".join(f"{isa} {_format_share(seconds, whole)}" for isa, seconds in isas)
     return [*_make_table("kernels of oneDNN on all ranks", rows), labelled("used", used, room=_ROOM)]
-
-
-def sum_by_isa(kernels: Iterable[KernelTime]) -> dict[str, float]:
-    """Instruction set → seconds in kernels that name it, the longest first."""
-    groups = group_pairs((each.isa or "no instruction set named", each.seconds) for each in kernels)
-    return dict(sorted(((isa, sum(times)) for isa, times in groups.items()), key=lambda item: -item[1]))
 
 
 def _make_table(title: str, rows: Sequence[Mapping[str, str]]) -> list[RenderableType]:

@@ -54,10 +54,10 @@ def fetch(
     what = f"{planning.format_names(task.paths)} of {pluralize(len(hosts), 'host')} into {printable(task.into, 200)}"
     yield Started("fetch", what, tuple(host.name for host in hosts), selection_flags=list_flags(inventory, None))
 
-    def list_host_files(link: Link, _: Emit) -> Listing | Failure:
-        return _list_files(link, destinations[link.host.name], patterns, ignored, folds=folds)
-
-    listings, failures = yield from run_on_hosts(context, hosts, "list files", list_host_files)
+    listings, failures = yield from run_on_hosts(
+        context, hosts, "list files",
+        lambda link, _: _list_files(link, destinations[link.host.name], patterns, ignored, folds=folds),
+    )  # fmt: skip
     if links := sorted({link for listing in listings.values() for link in listing.links}):
         yield Message(f"links below a directory are not followed: {planning.format_names(links)}")
     missing = [pattern for number, pattern in enumerate(task.paths)

@@ -90,7 +90,12 @@ def install(task: Install, inventory: Inventory, context: Context, *, builds: bo
             job.stop.set()
             job.close()
     except InstallStopped as stopped:
-        return (yield from _report_stop(stopped, len(inventory)))
+        sentence, failed = stopped.sentence, stopped.failed
+        if len(failed) < len(inventory):
+            sentence += f"; {suggest_limit([*failed])}, or --partial"
+        yield events.Message(sentence, "warning")
+        answer = InstallAnswer((), {name: failure.what for name, failure in failed.items()})
+        return (yield from _end(answer, failed))
 
 
 def _make_title(task: Install, request: StackRequest) -> str:
@@ -426,14 +431,6 @@ def _report_result(job: InstallJob, steps: planning.Plan, outcome: InstallOutcom
             f"{pluralize(len(steps.steps), 'host')} {has} {job.stack.name} already: nothing to do, changed 0"
         )
     return (yield from _end(answer, job.failed))
-
-
-def _report_stop(stopped: InstallStopped, of: int) -> Workflow[InstallAnswer]:
-    sentence, failed = stopped.sentence, stopped.failed
-    if len(failed) < of:
-        sentence += f"; {suggest_limit([*failed])}, or --partial"
-    yield events.Message(sentence, "warning")
-    return (yield from _end(InstallAnswer((), {name: failure.what for name, failure in failed.items()}), failed))
 
 
 def _end(answer: InstallAnswer, failed: Mapping[str, Failure]) -> Workflow[InstallAnswer]:

@@ -90,7 +90,8 @@ def init(
         return
     whys: dict[str, str] = {}
     if answers.script is None:
-        answers = _ask_question(answers, planning.make_script_question(scripts), ask, whys, target.playbook.parent)
+        question = Question("script", "Which script shall be started?", *planning.suggest_script(scripts))
+        answers = _ask_question(answers, question, ask, whys, target.playbook.parent)
     path = Path(target.playbook.parent, answers.script or "")
     project = find_project(path, None)
     source, modules = read_script(path, *(project.root / name for name in project.list_import_paths()))

@@ -117,7 +117,7 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
                 yield _make_warning(at, f"the record is cut off in line {count} of {EVENTS}")
                 break
             try:
-                line = _parse_object(raw)
+                line = event_json.read_line(raw)
                 if line.get("event") == "gap":
                     lost = line.get("lines")
                     what = pluralize(lost, "event") if isinstance(lost, int) else "events"
@@ -195,16 +195,6 @@ _PAUSE_POLL = 0.1  # seconds between two checks whether the view is paused
 
 def _make_warning(at: float, text: str) -> Stamped:
     return Stamped(at, e.Message(text, "warning", code="record-gap"))
-
-
-def _parse_object(raw: bytes) -> JsonObject:
-    try:
-        line = event_json.load_json(raw)
-    except ValueError:
-        raise event_json.DamagedRecordError("it is not JSON") from None
-    if not isinstance(line, dict):
-        raise event_json.DamagedRecordError("it is not an object")
-    return line
 
 
 class _RankFiles:

@@ -51,9 +51,9 @@ def prune_runs(
         )
     yield Started("runs", "", ())
     saved = select_saved_runs(runs, names, chosen)
-    choice = choose_runs_to_prune(saved, policy, time.time(), lambda run: is_record_in_use(Path(run.directory)))
+    old, in_use = choose_runs_to_prune(saved, policy, time.time(), lambda run: is_record_in_use(Path(run.directory)))
     removed = []
-    for run in choice.removed:
+    for run in old:
         try:
             if not dry:
                 remove_record(Path(run.directory))
@@ -61,7 +61,7 @@ def prune_runs(
         except OSError as error:
             what = f"{printable(run.name)} was not removed: {(error.strerror or str(error)).lower()}"
             yield HostFailed(Failure("", Kind.STEP, what, code="prune"))
-    spared = tuple(SparedRun(run.name, why) for run, why in choice.spared)
+    spared = tuple(SparedRun(run.name, why) for run, why in in_use)
     size = sum(run.bytes for run in removed)
     command = str(advise("runs", *words, "--yes")) if dry and removed else None
     yield from finish_verb("runs", PruneAnswer(str(runs), tuple(removed), spared, size, dry or None, command))

@@ -249,8 +249,8 @@ def made(name: str, changed: float = 0.0, size: int = 10, result: Any = "ok") ->
 
 
 def choose(runs: list[SavedRun], policy: PrunePolicy, used: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
-    choice = choose_runs_to_prune(runs, policy, 100 * DAY, lambda run: run.name in used)
-    return [run.name for run in choice.removed], [run.name for run, _ in choice.spared]
+    removed, spared = choose_runs_to_prune(runs, policy, 100 * DAY, lambda run: run.name in used)
+    return [run.name for run in removed], [run.name for run, _ in spared]
 
 
 NEWEST_FIRST = [made("d", 99 * DAY, 40), made("c", 90 * DAY, 30), made("b", 50 * DAY, 20), made("a", 10 * DAY, 10)]
