@@ -254,7 +254,8 @@ class RunFollower:
         # The agent of a version without samples does not know the word.
         self._samples = () if samples or not timings.sample else (frames.NO_SAMPLES,)
         self._timings = timings
-        self._offsets = dict.fromkeys((frames.JOURNAL, frames.OUT, frames.ERR, frames.SAMPLES), 0)
+        # Where the next watcher would have to go on.
+        self.offsets = dict.fromkeys((frames.JOURNAL, frames.OUT, frames.ERR, frames.SAMPLES), 0)
         self._frames: queue.Queue[OutputFrame] = queue.Queue(_FRAME_QUEUE_LIMIT)
         self._over = threading.Event()
         self._reader = start_thread(self._read_with_reconnects)
@@ -267,11 +268,6 @@ class RunFollower:
             if self._reader.done():
                 self._reader.result()  # raises a fault of ours in the thread
             return None
-
-    @property
-    def offsets(self) -> tuple[int, ...]:
-        """Where the next watcher would have to go on: journal, out, err, samples."""
-        return tuple(self._offsets.values())
 
     def close(self) -> None:
         self._over.set()
@@ -303,9 +299,9 @@ class RunFollower:
             pause = min(pause * 2, 10.0)
 
     def _stream_frames(self) -> Iterator[OutputFrame]:
-        *words, samples = (str(offset) for offset in self.offsets)
+        *words, samples = map(str, self.offsets.values())
         link = self._context.links.open(self._site.host)
-        more = (samples,) if self._offsets[frames.SAMPLES] else self._samples
+        more = (samples,) if self.offsets[frames.SAMPLES] else self._samples
         command = self._site.build_command(Role.WATCH, self._site.directory, *words, *self._once, *more, timeout=0)
         with link.stream(command) as channel:
             # Of its own, so that a screen that stands still does not look like a controller that is gone.
@@ -322,8 +318,8 @@ class RunFollower:
                     if frame is None:
                         held = data[at:]
                         break
-                    if frame.kind in self._offsets:
-                        self._offsets[frame.kind] = frame.offset + len(frame.data)
+                    if frame.kind in self.offsets:
+                        self.offsets[frame.kind] = frame.offset + len(frame.data)
                     yield OutputFrame(frame.kind, frame.data)
             if not self._over.is_set() and channel.status() == paths.GONE_STATUS:
                 yield OutputFrame(REMOVED)

@@ -56,8 +56,7 @@ def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: options.
     task = replace(task, recorded=(*task.recorded, *flags.files))
     hostless = task.explain is not None or task.recorded
     inventory = Inventory(()) if hostless else hosts.read_inventory()
-    ask = confirm if _can_ask(task) else None
-    return doctor(task, inventory, context, ask=ask, alone=True)
+    return doctor(task, inventory, context, ask=confirm if _can_ask(task) else None, alone=True)
 
 
 @command(

@@ -130,12 +130,8 @@ def _draw_verdict(state: RunState, width: int, most: int, now: float) -> list[Te
 
 
 # Codes of warnings that the frame has in other rows, or that pass.
-_ELSEWHERE = frozenset(
-    (
-        *("stalled", "never-met", "lost-loss", "slow-host", "restart", "hosts-left-out"),
-        *("disconnected", "keeper-silent", "stop", "kill"),
-    )
-)
+_ELSEWHERE = {"stalled", "never-met", "lost-loss", "slow-host", "restart", "hosts-left-out", "disconnected",
+              "keeper-silent", "stop", "kill"}  # fmt: skip
 
 
 def _draw_warnings(state: RunState, width: int, most: int) -> list[Text]:

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -12,7 +12,6 @@ from ipexctl.act.ssh.quoting import make_stop_script
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import NO_COMMAND_IO, Channel, Command, CommandIO, Completed, Host, Link, LinkError
-from ipexctl.model.text import printable
 
 # After the command itself has ended, its outputs may be held open by a process it left in the background.
 _QUIET_TIMEOUT = 0.5  # seconds of silence after which such outputs count as ended
@@ -223,13 +222,6 @@ class CommandLink(Link, Generic[AnyChannel]):
 
 def make_lost_error(host: str, what: str) -> LinkError:
     return LinkError(Failure(host, Kind.UNREACHABLE, what, code="lost"))
-
-
-def make_no_shell_error(host: str, noise: Sequence[bytes]) -> LinkError:
-    """For a command that its login shell did not start; ``noise`` is what came in its place."""
-    output = printable(b"\n".join(noise).decode("utf-8", "replace").strip().rpartition("\n")[2], 80)
-    what = "the login shell ended before it started a command" + (f": {output}" if output else "")
-    return LinkError(Failure(host, Kind.UNREACHABLE, what, code="no-shell"))
 
 
 class _TimedOut(Exception):

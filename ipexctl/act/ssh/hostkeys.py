@@ -147,7 +147,8 @@ class KnownHosts:
             blob = base64.b64decode(coded, validate=True)
         except ValueError:
             return "the key is not base64"
-        if not _is_key_blob(kind, blob):
+        head = len(kind).to_bytes(4, "big") + kind.encode()
+        if not re.fullmatch(r"[a-zA-Z0-9@.-]+", kind) or not blob.startswith(head) or len(blob) <= len(head) + 4:
             return f"not a key of type {kind[:40]!r}"
         entry = KnownHost(file, number, marker, kind, blob)
         if hosts.startswith("|"):
@@ -222,11 +223,6 @@ def list_key_types(known: KnownHosts, names: tuple[str, str]) -> list[str]:
 
 def format_known_hosts_line(name: str, kind: str, blob: bytes) -> str:
     return f"{name} {kind} {base64.b64encode(blob).decode()}"
-
-
-def _is_key_blob(kind: str, blob: bytes) -> bool:
-    head = len(kind).to_bytes(4, "big") + kind.encode()
-    return bool(re.fullmatch(r"[a-zA-Z0-9@.-]+", kind)) and blob.startswith(head) and len(blob) > len(head) + 4
 
 
 def matches_patterns(name: str, patterns: Iterable[str]) -> bool:

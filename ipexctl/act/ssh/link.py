@@ -8,7 +8,7 @@ from typing import Any
 import paramiko
 
 from ipexctl.act.scripts import read_script
-from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog, make_lost_error, make_no_shell_error
+from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog, make_lost_error
 from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
 from ipexctl.act.ssh.quoting import OutputSplitter, format_shell_line, make_nonce, wrap_command
@@ -81,8 +81,10 @@ class SSHChannel(CommandChannel):
             self._check_connection()
         if not self.has_begun:
             self._channel.status_event.wait(1.0)
-            noise = [bytes(splitter.noise) for splitter in self._splitters.values()]
-            raise make_no_shell_error(self._host, noise)
+            noise = b"\n".join(splitter.noise for splitter in self._splitters.values())  # in the command's place
+            output = printable(noise.decode("utf-8", "replace").strip().rpartition("\n")[2], 80)
+            what = "the login shell ended before it started a command" + (f": {output}" if output else "")
+            raise LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="no-shell"))
 
     def has_ended(self) -> bool:
         return bool(self._channel.status_event.is_set() or self._channel.closed)

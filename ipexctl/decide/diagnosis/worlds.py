@@ -154,5 +154,4 @@ def _shorten(line: str) -> str:
     file, _, number = line.rpartition(":")
     if not file or not number.isdecimal():
         return ""
-    inside = find_path_in_library(file)
-    return printable(f"{inside or file.rpartition('/')[2]}:{number}", 200)
+    return printable(f"{find_path_in_library(file) or file.rpartition('/')[2]}:{number}", 200)

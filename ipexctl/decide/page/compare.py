@@ -295,13 +295,8 @@ def overlay_figures(pages: Sequence[NamedPage]) -> tuple[Figure, ...]:
     """Charts with a curve per run: of the rank with the lowest number that has the figure."""
     overlaid = []
     for key in _OVERLAID:
-        curves = []
-        figure = None
-        for name, page in pages:
-            of_run = next((each for each in page.figures if each.key == key), None)
-            if of_run is not None:
-                figure = of_run
-                curves.append(Curve(name, of_run.curves[0].points))
-        if figure is not None and len(curves) > 1:
-            overlaid.append(replace(figure, curves=tuple(curves), by="run"))
+        figures = [(name, figure) for name, page in pages for figure in page.figures if figure.key == key]
+        if len(figures) > 1:
+            curves = tuple(Curve(name, figure.curves[0].points) for name, figure in figures)
+            overlaid.append(replace(figures[-1][1], curves=curves, by="run"))
     return tuple(overlaid)

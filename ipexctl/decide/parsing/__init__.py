@@ -58,8 +58,7 @@ def parse_inventory(text: str, source: str, variables: Sequence[VariableFile] = 
 
 def parse_list(text: str, source: str = "--hosts") -> Inventory:
     """Hosts between commas: ``a,b:4``, ``alice@node[01-16]``. Raises `UsageError`."""
-    problems = InputErrors(source)
-    return _assemble_or_raise(read_host_list(text, source, problems), source)
+    return _assemble_or_raise(read_host_list(text, source, InputErrors(source)), source)
 
 
 def parse_allocation(scheduler: str, environ: Mapping[str, str], nodefile: str = "") -> Inventory:

@@ -95,8 +95,7 @@ def read_yaml_node(text: str, source: str, problems: InputErrors, *, lenient: bo
         origin = Origin(source, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
         problems.add(origin, "character is not allowed in YAML", value=text[error.position : error.position + 1])
     except yaml.MarkedYAMLError as error:
-        problem = error.problem or error.context or ""
-        words, begun = _explain_yaml_error(problem)
+        words, begun = _explain_yaml_error(error.problem or error.context or "")
         if template := _find_template(text, source, error.problem_mark, error.context_mark):
             problems.add(template, "templates are not evaluated: write the value itself")
             return None

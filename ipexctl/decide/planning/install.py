@@ -56,10 +56,6 @@ class Plan(Record):
     def changes_nothing(self) -> bool:
         return all(step.do == "nothing" for step in self.steps.values())
 
-    @property
-    def builders(self) -> tuple[str, ...]:
-        return tuple(host for host, step in self.steps.items() if step.do == "build")
-
 
 def advise_place(places: Sequence[Mapping[str, int]], lock: Lock) -> str:
     """Returns where an environment can be: a directory in which the account can make it on all hosts, of which each

@@ -16,8 +16,7 @@ def sample_host(directory: str, spec: "RunSpec", guard: "rpc.Wire") -> None:
     `DOUBLING_SAMPLES` samples the time between two doubles, and again after as many more, up to `MAX_INTERVAL`."""
     from ipexctl.remote.agent.samples import HostReader, compute_sample  # the guard itself does not need it
 
-    cpus = [cpu for place in spec.ranks.values() for cpu in place.cpus[:1]]
-    reader = HostReader(cpus)
+    reader = HostReader([cpu for place in spec.ranks.values() for cpu in place.cpus[:1]])
     wrappers: "Dict[int, int]" = {}
     period, count, ended = spec.timings.sample, 0, False
     before = reader.read(find_wrappers(directory, spec, wrappers))

@@ -212,5 +212,4 @@ def _draw_bar(value: float, best: float, unit: float) -> Text:
     bar = phrases.draw_bar(value, best, 8)
     shown = value / (1000.0 if unit == 1.0 and best >= 1000 else unit)
     number = f"{shown:.2f}" if shown < 10 else f"{shown:.1f}" if shown < 100 else f"{shown:.0f}"
-    slow = value < 0.85 * best
-    return text((bar, WARN if slow else GOOD), " " * (9 - len(bar)), number)
+    return text((bar, WARN if value < 0.85 * best else GOOD), " " * (9 - len(bar)), number)

@@ -27,19 +27,13 @@ _GREATEST = 1e300  # of a scale; differences that are smaller than its reciproca
 _HUES = 8  # classes c0 to c7 of page.css
 
 
-def clean(text: str) -> str:
-    """Text of a rank or a host as it may stand in a page: control and invisible characters are shown as escapes."""
-    return escape(text)
-
-
 def make_tag(name: str, *content: str, **attributes: object) -> Markup:
     """An element with its content and attributes, escaped: ``make_tag("text", "a < b", class_="label")``. In the names
     of attributes ``_`` stands for ``-``."""
     words = Markup("").join(
         Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items()
     )
-    inner = Markup("").join(content)
-    return Markup("<{0}{1}>{2}</{0}>").format(name, words, inner)
+    return Markup("<{0}{1}>{2}</{0}>").format(name, words, Markup("").join(content))
 
 
 def _percent(part: float, whole: float) -> str:
@@ -60,7 +54,7 @@ def draw_timeline(rows: Sequence[RankRow], length: float) -> Markup:
 
 def _draw_span(span: Span, rank: int, top: int, length: float) -> Markup:
     inset = 7 if span.kind in _LAYERED else 3
-    about = f"rank {rank}: {clean(span.text)}, {format_clock(span.begin)} to {format_clock(span.end)}"
+    about = f"rank {rank}: {escape(span.text)}, {format_clock(span.begin)} to {format_clock(span.end)}"
     seconds = span.end - span.begin
     about += f" ({format_duration(seconds) if seconds >= 1 else f'{1000 * seconds:.3g} ms'})"
     return make_tag(
@@ -71,7 +65,7 @@ def _draw_span(span: Span, rank: int, top: int, length: float) -> Markup:
 
 def _draw_mark(mark: Mark, rank: int, top: int, length: float) -> Markup:
     """Beside the bar, not on it: an end stands to the right of its moment, a restart to the left."""
-    title = make_tag("title", f"rank {rank}, {format_clock(mark.at)}: {clean(mark.text)}")
+    title = make_tag("title", f"rank {rank}, {format_clock(mark.at)}: {escape(mark.text)}")
     place = {"x": _percent(mark.at, length), "y": top + 15, "dx": -2 if mark.kind == "restart" else 2}
     return make_tag("text", GLYPHS[mark.kind], title, **place, class_=f"m-{mark.kind}")
 
@@ -149,12 +143,12 @@ def draw_chart(figure: Figure, length: float, breaks: Sequence[float] = (), brok
     for number, curve in enumerate(shown):
         kind = f"c{number % _HUES}{' marked' if curve.marked else ''}"
         for _, points in groupby(curve.points, lambda point: bisect(breaks, point[0])):
-            lines.append(make_tag("polyline", points=place(points), class_=kind, data_name=clean(curve.name)))
+            lines.append(make_tag("polyline", points=place(points), class_=kind, data_name=escape(curve.name)))
     heights = [_HEIGHT * part // 4 for part in (0, 2, 4)]
     grid = [make_tag("line", x1=0, x2="100%", y1=at, y2=at, class_="grid") for at in heights]
     box, height = f"0 {-_EDGE} 1000 {_HEIGHT + 2 * _EDGE}", _HEIGHT + 2 * _EDGE
     inner = make_tag("svg", *lines, viewBox=box, preserveAspectRatio="none", y=-_EDGE, width="100%", height=height)
-    about = f"{clean(figure.title)} of {len(figure.curves)} {figure.by}s"
+    about = f"{escape(figure.title)} of {len(figure.curves)} {figure.by}s"
     return make_tag(
         "svg", *grid, inner, class_="plot", width="100%", height=_HEIGHT, tabindex=0, role="img",
         aria_label=f"{about}, {format_value(low)} to {format_value(high)}",
@@ -203,7 +197,7 @@ def draw_topology(host: str, facts: Facts | None, launch: PlannedLaunch | None) 
             place = {"x": 5 + column * (_CELL + _GAP), "y": y + 20 + row * (_CELL + _GAP)}
             parts.append(_draw_cpu(cpu, owners.get(cpu), place))
         y += height + 6
-    return _make_drawing("topology", width, y, f"processors of {clean(host)}", parts)
+    return _make_drawing("topology", width, y, f"processors of {escape(host)}", parts)
 
 
 def _draw_cpu(cpu: int, owner: tuple[RankPlacement, bool] | None, place: dict[str, int]) -> Markup:
@@ -254,13 +248,13 @@ def draw_heat_map(hosts: Sequence[str], links: Sequence[LinkSpeed], figure: str)
     for row, first in enumerate(hosts):
         middle = row * cell + cell / 2 + 4
         if count <= _NAMED:
-            parts.append(make_tag("text", clean(first)[-12:], x=left - 4, y=top + middle, class_="label end"))
+            parts.append(make_tag("text", escape(first)[-12:], x=left - 4, y=top + middle, class_="label end"))
         if count <= _WRITTEN:
-            parts.append(make_tag("text", clean(first)[-7:], x=left + middle - 4, y=top - 5, class_="label middle"))
+            parts.append(make_tag("text", escape(first)[-7:], x=left + middle - 4, y=top - 5, class_="label middle"))
         elif count <= _NAMED:
             turn = f"rotate(-90 {left + middle:g} {top - 4})"
             x, y = left + middle, top - 4
-            parts.append(make_tag("text", clean(first)[-12:], x=x, y=y, class_="label", transform=turn))
+            parts.append(make_tag("text", escape(first)[-12:], x=x, y=y, class_="label", transform=turn))
         for column, second in enumerate(hosts):
             x, y = left + column * cell, top + row * cell
             value = values.get((first, second))
@@ -272,7 +266,7 @@ def draw_heat_map(hosts: Sequence[str], links: Sequence[LinkSpeed], figure: str)
             if most > least:
                 share = (value - least if figure == "latency" else most - value) / (most - least)
             shade, text = min(int(share * _SHADES), _SHADES - 1), _format_link(value, figure)
-            title = make_tag("title", f"{clean(first)} and {clean(second)}: {text}")
+            title = make_tag("title", f"{escape(first)} and {escape(second)}: {text}")
             parts.append(make_tag("rect", title, **size, class_=f"h{shade}"))
             if count <= _WRITTEN:
                 place = {"x": x + cell / 2, "y": y + cell / 2 + 4}

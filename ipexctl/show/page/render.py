@@ -22,9 +22,9 @@ from ipexctl.model.text import format_clock, format_size, format_time, group_pai
 from ipexctl.show.answers.run import format_profile
 from ipexctl.show.compare_screen import describe_run, list_figure_rows, name_columns
 from ipexctl.show.page import drawings
-from ipexctl.show.page.drawings import clean
 from ipexctl.show.page.verdict import make_verdict
 from ipexctl.show.phrases import format_backend, format_duration, format_hosts
+from ipexctl.show.sanitise import escape as clean
 from ipexctl.show.sanitise import escape_lines
 
 _LOGS = 8 << 20  # characters of all logs of a page, markup included

@@ -30,8 +30,7 @@ from ipexctl.verbs.run.watch import RunRemovedError, RunWatcher, make_removed_er
 
 def ps(inventory: Inventory, context: Context) -> e.Workflow[None]:
     """Lists the runs kept on these hosts: those that go on, and those that ended and were not fetched yet."""
-    title = f"runs on {pluralize(len(inventory), 'host')}"
-    yield make_started("ps", title, inventory)
+    yield make_started("ps", f"runs on {pluralize(len(inventory), 'host')}", inventory)
     survey = yield from run_discovery.find_runs(inventory, context)
     if survey.removable:
         text = advise("stop", "--orphans", text="some hosts keep directories of runs that are over:")

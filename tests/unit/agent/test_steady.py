@@ -17,7 +17,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.run_control import RunFollower
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
-from ipexctl.protocol import messages, paths, rank_records
+from ipexctl.protocol import frames, messages, paths, rank_records
 from ipexctl.protocol.run_spec import RankSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import files, procs, rpc
@@ -120,10 +120,10 @@ def test_a_watcher_sleeps_until_the_keeper_wakes_it(tmp_path: Path, context: Con
         follower = RunFollower(context, site, timings=kept.spec.timings)
         try:
             wait(lambda: kept.state().watchers == 1)
-            before = follower.offsets[0]
+            before = follower.offsets[frames.JOURNAL]
             kept.join()
-            wait(lambda: follower.offsets[0] > before and follower.read_frame(0.0) is None)
-            wait(lambda: follower.offsets[0] == (kept.directory / paths.JOURNAL).stat().st_size)
+            wait(lambda: follower.offsets[frames.JOURNAL] > before and follower.read_frame(0.0) is None)
+            wait(lambda: follower.offsets[frames.JOURNAL] == (kept.directory / paths.JOURNAL).stat().st_size)
         finally:
             follower.close()
 

@@ -19,6 +19,7 @@ from ipexctl.act.run_control import RunFollower
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.model.hosts import Host
+from ipexctl.protocol.frames import JOURNAL
 from ipexctl.protocol.journal import HostBack, encode_record
 from ipexctl.protocol.messages import FilesGrown
 from ipexctl.protocol.paths import AGENT, ERR, KEEPER, ROLE
@@ -83,7 +84,7 @@ def test_a_watcher_that_hangs_is_a_lost_link_and_another_goes_on_where_it_stood(
     write_record(kept)
     watch = RunFollower(context, at(kept), timings=Timings(silent=3.0, quiet=4.0))
     try:
-        wait(lambda: watch.offsets[0])  # of the journal
+        wait(lambda: watch.offsets[JOURNAL])  # of the journal
         assert [frame and frame.kind for frame in (watch.read_frame(60.0) for _ in range(3))] == ["h", "j", "c"]
         time.sleep(4.0)
         assert watch.read_frame(0.1) is None, "a run that says nothing is no lost link"
@@ -96,7 +97,7 @@ def test_a_watcher_that_hangs_is_a_lost_link_and_another_goes_on_where_it_stood(
         assert silent == run_control.OutputFrame("silent", b"3")
         assert lost == run_control.OutputFrame("lost", b"no sign of life for 4 s")
         assert back == run_control.OutputFrame("back")
-        assert watch.offsets[0] == (kept.directory / "journal.jsonl").stat().st_size
+        assert watch.offsets[JOURNAL] == (kept.directory / "journal.jsonl").stat().st_size
     finally:
         watch.close()
 
@@ -238,6 +239,6 @@ def test_a_controller_that_stood_still_goes_on_where_it_was(impatient: Kept, con
 
         wait(is_lost)
         assert kinds == ["h", "j", "c", "lost"]
-        assert watch.offsets[0] == (impatient.directory / "journal.jsonl").stat().st_size
+        assert watch.offsets[JOURNAL] == (impatient.directory / "journal.jsonl").stat().st_size
     finally:
         watch.close()

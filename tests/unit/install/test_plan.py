@@ -66,7 +66,6 @@ def test_each_host_gets_what_it_lacks_and_says_why() -> None:
         "done": ("nothing", "it is installed"),
         "drifted": ("build", "repair: numpy is missing, torch is 2.9.0, not 2.8.0+cpu"),
     }
-    assert made.builders == ("new", "old", "drifted")
     assert not made.changes_nothing
 
 
