@@ -78,6 +78,11 @@ def get_state_directory() -> Path:
     return user_state_path("ipexctl", appauthor=False)
 
 
+def get_cache_directory() -> Path:
+    """The directory of wheels and locks, which can be downloaded again."""
+    return user_cache_path("ipexctl", appauthor=False)
+
+
 def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOptions, *, acting: bool = False) -> Exit:
     """Executes one command: delivers the events of its workflow to the sinks, and returns the exit code.
 
@@ -87,8 +92,7 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
     def run(console: Console, log: DebugLog) -> Exit:
         ask = partial(ask_passphrase, interrupts=console.interrupts) if options.ask_pass else None
         links = Links(connect_timeout=options.connect_timeout, accept_new=options.accept_new_host_keys, ask=ask)
-        cache = user_cache_path("ipexctl", appauthor=False)
-        context = Context(links, get_state_directory(), cache, options.forks)
+        context = Context(links, get_state_directory(), get_cache_directory(), options.forks)
         context = replace(context, interrupts=console.interrupts, masker=log.masker)
         try:
             notifier = None

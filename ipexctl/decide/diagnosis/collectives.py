@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from ipexctl.model.events import RankStack
 from ipexctl.model.json_values import Record, parse_json
-from ipexctl.model.text import format_ranks, format_size, join_names
+from ipexctl.model.text import format_ranks, format_size, group_pairs, join_names
 from ipexctl.protocol.hooks import COLLECTIVES
 
 _REPORTED = re.compile(rf"^{COLLECTIVES}(\[.*\])$", re.MULTILINE)
@@ -82,9 +82,8 @@ def _read_groups(stacks: Iterable[RankStack]) -> dict[tuple[str, tuple[int, ...]
 
 
 def _describe(last: Iterable[LastCollective], where: str) -> list[str]:
-    steps: dict[tuple[bool, int, str, int], list[int]] = {}
-    for each in sorted(last, key=lambda each: (each.done, each.rank)):
-        steps.setdefault((each.done, *each.call), []).append(each.rank)
+    ordered = sorted(last, key=lambda each: (each.done, each.rank))
+    steps = group_pairs(((each.done, *each.call), each.rank) for each in ordered)
     words = ", ".join(
         f"{kind} #{number}{f' of {format_size(size)}' if size else ''} on {format_ranks(ranks)}{' (ended)' * done}"
         for (done, number, kind, size), ranks in steps.items()

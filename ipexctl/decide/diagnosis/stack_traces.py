@@ -234,9 +234,7 @@ def group_stacks(stacks: Sequence[RankStack]) -> tuple[StackGroup, ...]:
 
 
 def _choose_processes(stacks: Sequence[RankStack]) -> dict[int, tuple[RankStack, Stack]]:
-    of_rank: dict[int, list[tuple[RankStack, Stack]]] = {}
-    for stack in stacks:
-        of_rank.setdefault(stack.rank, []).append((stack, parse_main_thread(stack.text)))
+    of_rank = group_pairs((stack.rank, (stack, parse_main_thread(stack.text))) for stack in stacks)
     return {rank: _choose_process(processes) for rank, processes in of_rank.items()}
 
 

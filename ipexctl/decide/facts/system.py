@@ -155,7 +155,7 @@ def read_distribution(bundle: ProbeOutput) -> str | None:
 
 
 def read_glibc(bundle: ProbeOutput) -> str | None:
-    """Returns the version; None also for musl, see `uses_musl`."""
+    """Returns the version; None also for musl."""
     first = next(iter(bundle.command("libraries").splitlines()), "")
     match = re.search(r"(?:^glibc |GLIBC |GNU libc\) )([0-9]\.[0-9]{1,3})\b", first)
     return match[1] if match else None

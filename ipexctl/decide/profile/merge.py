@@ -11,6 +11,7 @@ from ipexctl.decide.profile import traces
 from ipexctl.decide.profile.steps import RecordedSteps
 from ipexctl.model.json_values import Record
 from ipexctl.model.profile import CollectiveTime, KernelTime, OperatorTime, Profile, ProfiledRank, UnprofiledRank
+from ipexctl.model.text import group_pairs
 
 OPERATOR_LIMIT = 100  # in the profile; the traces have all
 
@@ -84,11 +85,8 @@ def measure_waits(summaries: Sequence[RankSummary]) -> Waits:
 
 def _list_lengths(summary: RankSummary) -> dict[str, list[float]]:
     """Collective → the seconds of each call."""
-    lengths: dict[str, list[float]] = {}
-    for call in summary.collectives:
-        if traces.is_synchronous(call.name):
-            lengths.setdefault(call.name, []).append((call.end - call.start) / 1e6)
-    return lengths
+    calls = [call for call in summary.collectives if traces.is_synchronous(call.name)]
+    return group_pairs((call.name, (call.end - call.start) / 1e6) for call in calls)
 
 
 def build_profile(

@@ -16,6 +16,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from ipexctl.model.json_values import Record, field, parse_json
+from ipexctl.model.text import group_pairs
 from ipexctl.protocol import hooks
 
 Key = TypeVar("Key", bound=Hashable)
@@ -155,10 +156,8 @@ class Sum(NamedTuple):
 def sum_operators(slices: Iterable[Slice]) -> dict[str, Sum]:
     """Name → what an operator took in one rank. A slice inside another of its thread was called by it."""
     sums: dict[str, Sum] = {}
-    threads: dict[int, list[Slice]] = {}
-    for each in slices:
-        if not _OF_BACKEND.fullmatch(each.name):  # the work of a backend overlaps what its thread does
-            threads.setdefault(each.thread, []).append(each)
+    # The work of a backend overlaps what its thread does.
+    threads = group_pairs((each.thread, each) for each in slices if not _OF_BACKEND.fullmatch(each.name))
     for own in threads.values():
         own.sort(key=lambda each: (each.start, -each.end))
         _sum_thread(own, sums)
