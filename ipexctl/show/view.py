@@ -72,8 +72,10 @@ class View:
                 self._select_row(1)
             case "tab":
                 self._select_failed_or_awaited()
+            case "enter" if self.by_host and self.followed is not None:
+                self.host = self.followed.host
             case "enter":
-                self._open_host_or_log()
+                self.full_screen, self.panel = not self.full_screen, "log"
             case "pageup":
                 self._turn_pages(-self.page)
             case "pagedown":
@@ -136,12 +138,6 @@ class View:
         odd = [r.rank for r in ranks if r.rank in self.suspects or (r.ended and r.ended.status != 0)]
         rows = odd or [rank.rank for rank in ranks]
         self._select_rank(next((rank for rank in rows if rank > followed.rank), rows[0]))
-
-    def _open_host_or_log(self) -> None:
-        if self.by_host and self.followed is not None:
-            self.host = self.followed.host
-        else:
-            self.full_screen, self.panel = not self.full_screen, "log"
 
     def _go_back(self) -> None:
         """One level: out of a panel, a search, the log, a host."""
