@@ -27,13 +27,6 @@ def test_the_extremes_and_the_last_point_are_kept(points: list[tuple[float, floa
     assert kept[-1][0] == points[-1][0]
 
 
-def test_a_spike_of_one_point_in_a_day_is_still_drawn() -> None:
-    series = Series(100)
-    for second in range(86_400):
-        add_point(series, second, 50.0 if second == 40_000 else 1.0)
-    assert (40_000, 50.0) in list_points(series)
-
-
 def test_what_is_not_a_number_is_left_out() -> None:
     series = Series(10)
     for value in (1.0, math.nan, math.inf, -1e308, 1e308, 2.0):

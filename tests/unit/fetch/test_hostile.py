@@ -76,18 +76,14 @@ def test_what_was_asked_for_arrives(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("K4")
-@pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "out/../../evil", "out/c", "out", "out/a/x", "\x1b[31m"])
+@pytest.mark.parametrize(
+    "name", ["../../evil", "/etc/evil", "out/../../evil", "out/c", "out", "out/a", "out/a/x", "\x1b"]
+)
 def test_what_was_not_asked_for_is_refused_and_not_written(tmp_path: Path, name: str) -> None:
     _, result = fetched(tmp_path, tar(GOOD[0], (name, REG, "evil"), GOOD[1]))
     assert isinstance(result, Failure)
     assert "which was not requested" in result.what
     assert result.what.isprintable()
-    assert everything(tmp_path) == {"in/fetched/n0/out/a": b"aaa"}
-
-
-def test_a_file_sent_twice_is_refused_the_second_time(tmp_path: Path) -> None:
-    _, result = fetched(tmp_path, tar(GOOD[0], ("./out/a", REG, "evil")))
-    assert isinstance(result, Failure)
     assert everything(tmp_path) == {"in/fetched/n0/out/a": b"aaa"}
 
 

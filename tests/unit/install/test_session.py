@@ -672,16 +672,6 @@ def child_after(venv: Path, *requests: Mapping[str, object]) -> Iterator[subproc
         yield child
 
 
-def test_sigterm_ends_a_session_in_order(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.session.end()
-    lock, switch = {"do": "lock", "owner": {}}, {"do": "switch", "ask": None, "address": ""}
-    with child_after(store.venv, lock, switch) as child:
-        child.terminate()
-        assert child.wait(60) == 0
-    assert os.readlink(store.venv).endswith("/old")
-
-
 SIGNALLED = """
 import os, signal
 from ipexctl.protocol.session import Nothing

@@ -45,17 +45,11 @@ def outputs(*data: bytes, stream: e.Stream = "out") -> list[Event]:
     return [START, *(e.Output(1, "b", stream, piece, not piece.endswith(b"\n")) for piece in data)]
 
 
-def test_ranks_lines_carry_the_rank() -> None:
+def test_ranks_lines_carry_the_rank_and_the_host_on_request() -> None:
     assert plain(outputs(b"one\ntwo\n"))[0] == "1│one\n1│two\n"
-
-
-def test_ranks_lines_carry_rank_and_host_on_request() -> None:
     assert plain(outputs(b"one\n\ntwo\n"), label="host")[0] == "[1 b] one\n[1 b] \n[1 b] two\n"
-
-
-def test_rank_numbers_are_aligned() -> None:
-    events: list[Event] = [e.RunStarted("r", "a", ("a",) * 12, ""), e.Output(3, "a", "out", b"x\n")]
-    assert plain(events)[0] == " 3│x\n"
+    twelve: list[Event] = [e.RunStarted("r", "a", ("a",) * 12, ""), e.Output(3, "a", "out", b"x\n")]
+    assert plain(twelve)[0] == " 3│x\n", "aligned"
 
 
 def test_standard_error_of_ranks_goes_to_standard_error() -> None:
@@ -95,10 +89,6 @@ def test_a_line_without_its_end_is_shown_and_its_rest_is_marked() -> None:
     assert plain(outputs(b"name? "))[0] == "1│name? \n"
     assert plain(outputs(b"name? ", b"me\nnext\n"))[0] == "1│name? \n1│…me\n1│next\n"
     assert plain(outputs(b"name? ", b"\nnext\n"))[0] == "1│name? \n1│next\n"
-
-
-def test_a_last_line_without_an_end_is_shown_when_the_rank_ends() -> None:
-    assert plain([*outputs(b"last words"), e.RankEnded(1, "b", 0)])[0].startswith("1│last words\n")
 
 
 def test_what_comes_of_a_line_after_its_rank_has_ended_is_marked() -> None:
