@@ -9,7 +9,6 @@ import hashlib
 import io
 import re
 import threading
-import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -322,25 +321,20 @@ def serving(index: Index, address: str = "127.0.0.1") -> Iterator[Index]:
         thread.join()
 
 
-def crawl(handler: BaseHTTPRequestHandler, data: bytes, stop: threading.Event) -> None:
-    """Answers with 64 KiB a second, until told otherwise."""
+def send_part(handler: BaseHTTPRequestHandler, data: bytes, size: int) -> None:
+    """An answer that promises all of it, and its first bytes."""
     handler.send_response(200)
+    handler.send_header("Content-Type", "text/html")
     handler.send_header("Content-Length", str(len(data)))
     handler.end_headers()
-    for start in range(0, len(data), 8 << 10):
-        handler.wfile.write(data[start : start + (8 << 10)])
+    handler.wfile.write(data[:size])
+
+
+def crawl(handler: BaseHTTPRequestHandler, data: bytes, stop: threading.Event, piece: int = 8 << 10) -> None:
+    """Answers with eight pieces a second, until told otherwise."""
+    send_part(handler, data, 0)
+    for start in range(0, len(data), piece):
+        handler.wfile.write(data[start : start + piece])
         handler.wfile.flush()
         if stop.wait(0.125):
             break
-
-
-def dribbling(handler: BaseHTTPRequestHandler, stop: threading.Event, size: int = 100_000) -> None:
-    """A hundred bytes a second, until told otherwise."""
-    handler.send_response(200)
-    handler.send_header("Content-Type", "text/html")
-    handler.send_header("Content-Length", str(size))
-    handler.end_headers()
-    while not stop.is_set():
-        handler.wfile.write(b" " * 10)
-        handler.wfile.flush()
-        time.sleep(0.1)

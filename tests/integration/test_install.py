@@ -48,7 +48,7 @@ from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock
 from ipexctl.verbs.install.uninstall import uninstall
 from ipexctl.verbs.install.wheels import wheels_fetch
 from tests import wheels
-from tests.wheels import Index, dribbling, reply, require_login, serving
+from tests.wheels import Index, crawl, reply, require_login, send_part, serving
 
 ROOT = Path(__file__).parents[2]
 WISH = {"torch": "2.8.0", "track": "native", "backend": "gloo"}  # what any CPU that can run the tests can hold
@@ -519,7 +519,7 @@ def test_an_index_that_never_gets_anywhere_ends_within_the_limit(
 
     def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
         if how == "dribbling":
-            dribbling(handler, stop)
+            crawl(handler, b" " * 100_000, stop, piece=12)
         elif how == "endless":
             handler.send_response(200)
             handler.send_header("Content-Type", "text/html")
@@ -601,10 +601,7 @@ def _damaging(index: Index, damage: str) -> wheels.Misbehave:
             wrong[len(data) // 2] ^= 1
             reply(handler, 200, bytes(wrong))
         else:
-            handler.send_response(200)
-            handler.send_header("Content-Length", str(len(data)))
-            handler.end_headers()
-            handler.wfile.write(data[: int(len(data) * 0.7)])
+            send_part(handler, data, int(len(data) * 0.7))
             handler.close_connection = True
         return True
 
@@ -620,10 +617,7 @@ def test_a_download_that_was_cut_goes_on_where_it_stopped(bench: Bench) -> None:
             if not _is_wheel(path, "torch") or handler.command == "HEAD" or not cuts:
                 return False
             cuts.clear()
-            handler.send_response(200)
-            handler.send_header("Content-Length", str(len(big.data)))
-            handler.end_headers()
-            handler.wfile.write(big.data[: len(big.data) // 2])
+            send_part(handler, big.data, len(big.data) // 2)
             handler.close_connection = True
             return True
 
@@ -732,10 +726,7 @@ class Loading:
         if len(self.ranges) > 1:
             return False
         data = self.built.data
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(data)))
-        handler.end_headers()
-        handler.wfile.write(data[: len(data) // 2])
+        send_part(handler, data, len(data) // 2)
         self.halfway.set()
         self.gate.wait(30)
         handler.wfile.write(data[len(data) // 2 :])

@@ -162,14 +162,19 @@ def test_all_at_one_place_and_each_at_another_are_reported() -> None:
     assert find_odd_ranks(group_stacks([stack(0), stack(1)])) == find_odd_ranks([]) == ()
 
 
-def test_whoever_is_not_in_the_collective_is_the_odd_one_even_if_they_are_many() -> None:
-    output = format_comparison(group_stacks([stack(0), stack(1, LOADER), stack(2, LOADER), stack(3, LOADER)]), 4)
-    assert output[0] == "1 of 4 ranks waits in all_reduce, ranks 1-3 on xeon00, xeon01 do not"
+BARRIER = FAULT.replace("all_reduce", "barrier")
 
 
-def test_ranks_in_different_collectives_are_reported_so() -> None:
-    output = format_comparison(group_stacks([stack(0), stack(1, FAULT.replace("all_reduce", "barrier"))]), 2)
-    assert output[0] == "the ranks wait at 2 different places"
+@pytest.mark.parametrize(
+    ("texts", "line"),
+    [
+        ([FAULT, *[LOADER] * 3], "1 of 4 ranks waits in all_reduce, ranks 1-3 on xeon00, xeon01 do not"),
+        ([FAULT, FAULT, BARRIER, LOADER], "3 of 4 ranks wait in all_reduce or barrier, rank 3 on xeon01 does not"),
+        ([FAULT, BARRIER], "the ranks wait at 2 different places"),
+    ],
+)
+def test_whoever_is_not_in_a_collective_is_the_odd_one(texts: list[str], line: str) -> None:
+    assert format_comparison(group_stacks([stack(*each) for each in enumerate(texts)]), len(texts))[0] == line
 
 
 def test_of_several_processes_of_a_rank_the_one_at_work_speaks() -> None:
@@ -415,12 +420,6 @@ def test_stacks_that_all_differ_take_time_that_grows_with_their_number_alone() -
     text = f"Current thread 0x1 (most recent call first):\n{frames}"
     groups = group_stacks([RankStack(rank, "a", rank, "S", "", text.format(rank)) for rank in range(16_000)])
     assert groups[1].where.startswith("a.py:5 f ← b.py:1 g")
-
-
-def test_ranks_that_wait_in_several_calls_are_reported_with_all_of_them() -> None:
-    barrier = FAULT.replace("all_reduce", "barrier")
-    output = format_comparison(group_stacks([stack(0), stack(1), stack(2, barrier), stack(3, LOADER)]), 4)
-    assert output[0] == "3 of 4 ranks wait in all_reduce or barrier, rank 3 on xeon01 does not"
 
 
 def test_a_stack_of_our_hook_alone_is_described_by_its_state() -> None:

@@ -117,23 +117,18 @@ def test_the_lock_is_given_back_when_the_input_ends(tmp_path: Path) -> None:
     second.end()
 
 
-def test_a_planted_link_in_place_of_the_store_is_refused(tmp_path: Path) -> None:
+def test_a_store_that_others_can_write_or_a_planted_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "victim").mkdir()
-    (tmp_path / "env.d").symlink_to(tmp_path / "victim")
-    with start(PROGRAM) as session:
-        seen = session.call("inspect", Inspection, venv=str(tmp_path / "env"), uv=_NO_UV, files=[], origins=[])
-    assert seen.kind == "foreign"
-    assert seen.why.endswith("env.d is a symbolic link")
-
-
-def test_a_store_that_others_can_write_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "env.d").mkdir()
-    for mode, kind in ((0o755, "absent"), (0o775, "foreign"), (0o757, "foreign")):
-        (tmp_path / "env.d").chmod(mode)
+    (tmp_path / "link.d").symlink_to(tmp_path / "victim")
+    (tmp_path / "real.d").mkdir()
+    for store, mode, why in (
+        ("real", 0o755, ""), ("real", 0o775, "can be written by others"), ("real", 0o757, "can be written by others"),
+        ("link", 0o755, "link.d is a symbolic link"),
+    ):  # fmt: skip
+        (tmp_path / "real.d").chmod(mode)
         with start(PROGRAM) as session:
-            seen = session.call("inspect", Inspection, venv=str(tmp_path / "env"), uv=_NO_UV, files=[], origins=[])
-        assert seen.kind == kind, oct(mode)
-        assert ("can be written by others" in seen.why) == (kind == "foreign")
+            seen = session.call("inspect", Inspection, venv=str(tmp_path / store), uv=_NO_UV, files=[], origins=[])
+        assert (seen.kind, why in seen.why) == ("foreign" if why else "absent", True), (store, oct(mode))
 
 
 @contextmanager
@@ -205,11 +200,14 @@ def test_a_store_that_was_exchanged_is_not_used(tmp_path: Path, plant: Callable[
     assert thesis.is_dir(), "the end of the session removed what lies behind the link"
 
 
+@pytest.mark.parametrize("below", ["", "mine"])
 @pytest.mark.parametrize(("mode", "refused"), [(0o777, True), (0o1777, False), (0o775, False)])
-def test_a_place_in_which_everybody_can_replace_the_store_is_refused(tmp_path: Path, mode: int, refused: bool) -> None:
-    place = tmp_path / "shared"
-    place.mkdir()
-    place.chmod(mode)
+def test_a_place_in_which_everybody_can_replace_the_store_is_refused(
+    tmp_path: Path, mode: int, refused: bool, below: str
+) -> None:
+    place = tmp_path / "shared" / below
+    place.mkdir(parents=True)
+    (tmp_path / "shared").chmod(mode)
     with in_process(place / "env") as call:
         seen = call("inspect", uv=_NO_UV, files=[], origins=[])
         assert (seen.kind == "foreign", "can be written by everybody" in seen.why) == (refused, refused)
@@ -219,13 +217,6 @@ def test_a_place_in_which_everybody_can_replace_the_store_is_refused(tmp_path: P
         else:
             call("lock", owner={})
     assert list(place.iterdir()) == []
-
-
-def test_a_place_below_one_in_which_everybody_can_replace_it_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "shared/mine").mkdir(parents=True)
-    (tmp_path / "shared").chmod(0o777)
-    with in_process(tmp_path / "shared/mine/env") as call:
-        assert "shared can be written by everybody" in call("inspect", uv=_NO_UV, files=[], origins=[]).why
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: files of another account")
