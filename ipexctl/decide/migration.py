@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from ipexctl.decide.launch.launch_script import FoundLaunch
 from ipexctl.decide.launch.launch_words import Translation
 from ipexctl.decide.releases.framework_options import FrameworkOption
-from ipexctl.decide.script_imports import Module, parse_script, walk_certain
+from ipexctl.decide.script_imports import Module, list_imported_names, parse_script, walk_certain
 from ipexctl.model.answers.tools import ScriptUse
 from ipexctl.model.errors import Hint, Note, UsageError
 from ipexctl.model.json_values import Record
@@ -186,7 +186,7 @@ def _walk_unguarded(tree: ast.Module) -> Iterator[ast.AST]:
     while pending:
         node = pending.pop()
         yield node
-        skipped: list[ast.AST] = []
+        skipped: list[ast.stmt] = []
         match node:
             case ast.If() | ast.IfExp() | ast.While() if _is_guard(node.test):
                 continue
@@ -199,7 +199,8 @@ def _walk_unguarded(tree: ast.Module) -> Iterator[ast.AST]:
                     at for at, each in enumerate(node.body, 1) if isinstance(each, ast.If) and _ends_without_gpu(each)
                 ]
                 skipped = [*node.body[ends[0] :]] if ends else []
-        pending += [child for child in ast.iter_child_nodes(node) if child not in skipped]
+        left_out = set(map(id, skipped))
+        pending += [child for child in ast.iter_child_nodes(node) if id(child) not in left_out]
 
 
 def _is_guard(test: ast.expr) -> bool:
@@ -260,8 +261,7 @@ def _list_imports(tree: ast.AST) -> Iterator[tuple[int, str, str, str]]:
                 package = alias.name.split(".")[0]
                 yield node.lineno, alias.asname or package, alias.name, alias.name if alias.asname else package
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                dotted = f"{node.module}.{alias.name}"
+            for alias, dotted in zip(node.names, list_imported_names(node), strict=False):
                 yield node.lineno, alias.asname or alias.name, dotted, dotted
 
 
@@ -286,7 +286,7 @@ def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[Hit]
         text, begin = _get_text(value), ""
         if called in devices:
             parts = getattr(value, "values", [getattr(value, "left", value)])  # of f"cuda:{n}", of "cuda:%d" % n
-            begin = text or _get_text(*parts[:1])
+            begin = text or (_get_text(parts[0]) if parts else "")
         if called in _CCL and name in {None, "backend"} and text in backends:
             yield value.lineno, f'{called}("{text}")', backends[text]
         elif called == "compile" and name == "backend" and text in backends:
@@ -294,7 +294,7 @@ def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[Hit]
         elif called in devices and begin.startswith("cuda"):
             yield value.lineno, f'{called}("{text or begin.partition("%")[0] + "…"}")', devices[called]
         elif devices and _is_gpu_number(called, name, value):
-            yield value.lineno, f"{called}({name + '=' if name else ''}{ast.unparse(value)})", devices[name or "to"]
+            yield value.lineno, f"{called}({name + '=' if name else ''}{_format_value(value)})", devices[name or "to"]
         elif rule := arguments.get(f"{name} {text}") or arguments.get(name or ""):
             yield value.lineno, f"{name}={text or _format_value(value)}", rule
 

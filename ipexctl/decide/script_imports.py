@@ -14,9 +14,10 @@ from ipexctl.model.text import join_names, printable
 from ipexctl.model.toml import Table
 
 # What makes it uncertain whether a module is found.
-_FINDERS = re.compile(r"\bsys\s*\.\s*(path|modules|meta_path|path_hooks)\b|\baddsitedir\b|\bpip\W.*\binstall\b")
+_FINDERS = re.compile(r"\bsys\s*\.\s*(path|modules|meta_path|path_hooks)\b|\baddsitedir\b|\bpip\W.{0,200}\binstall\b")
 _ENDS = {"exit", "_exit", "quit", "abort", "execv", "execvp"}
 _MODULE_LIMIT = 200  # files of a project that are read
+_NAME_LIMIT = 1000  # characters of a module's name
 _RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
 _OTHER = (ast.Not, ast.Eq, ast.NotIn, ast.Is, ast.Lt, ast.LtE)  # what is not true because there are ranks
 
@@ -48,6 +49,12 @@ def parse_script(text: str) -> ast.Module:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
+
+
+def list_imported_names(node: ast.ImportFrom) -> list[str]:
+    """Returns the dotted names that a statement imports; none where its module has a name that nobody writes."""
+    module = f"{node.module}"
+    return [f"{module}.{alias.name}" for alias in node.names] if len(module) <= _NAME_LIMIT else []
 
 
 def list_module_names(node: ast.AST) -> list[str]:
@@ -157,7 +164,7 @@ def _list_imports(nodes: Iterable[ast.AST], package: str, table: ImportTable) ->
         names = _list_needs(node, table)
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level <= len(packages):
+        elif isinstance(node, ast.ImportFrom) and node.level <= len(packages) and list_imported_names(node):
             parents = packages[: len(packages) + 1 - node.level] if node.level else []
             base = [*parents, *filter(None, [node.module])]
             names += [".".join(base), *(".".join([*base, alias.name]) for alias in node.names)]
@@ -167,9 +174,7 @@ def _list_imports(nodes: Iterable[ast.AST], package: str, table: ImportTable) ->
 
 def _list_needs(node: ast.AST, table: ImportTable) -> list[str]:
     """The modules that classes load when they are used, which a script imports from another one."""
-    if not isinstance(node, ast.ImportFrom):
-        return []
-    names = [f"{node.module}.{alias.name}" for alias in node.names]
+    names = list_imported_names(node) if isinstance(node, ast.ImportFrom) else []
     return [table.needs[name] for name in names if name in table.needs]
 
 

@@ -230,6 +230,17 @@ def test_autocast_of_the_old_module_is_dated() -> None:
         "".join(f"cat <<E{number}\n" for number in range(4000)),
         "for\n" * 30_000,
         "A0=word\n" + "".join(f"A{number + 1}=$A{number}$A{number}\n" for number in range(60)) + "mpirun x $A60\n",
+        "N=$((" + "*".join(["999999999"] * 600) + "))\nmpirun -n $N x\n",
+        "A='" + "x" * 90_000 + "'\nmpirun -n $((" + "A " * 90_000 + ")) x\n",
+        "mpirun -hosts " + "a," * 200_000 + "b x\n",
+        "mpirun -hosts " + ",".join(f"h{number}-[1-4096]" for number in range(20_000)) + " x\n",
+        "mpirun " + " ".join(f"--cpu-set x{number}" for number in range(30_000)) + " x\n",
+        "mpirun " + " ".join(f"-genv A{number} x" for number in range(30_000)) + " x\n",
+        "foo " + "a " * 200_000,
+        "nice " * 60_000 + "mpirun x\n",
+        "#SBATCH " + "$(" * 2000 + "\nmpirun x\n",
+        "mpirun bash -c '" + "a;" * 200_000 + "'\n",
+        "mpirun bash -c '" + "$(" * 2000 + "'\n",
         "A0=(a b)\n"
         + "".join(f"A{number + 1}=(${{A{number}[@]}} ${{A{number}[@]}})\n" for number in range(60))
         + "mpirun x ${A60[@]}\n",
@@ -238,6 +249,27 @@ def test_autocast_of_the_old_module_is_dated() -> None:
 def test_a_long_line_or_a_deep_one_costs_no_more_than_its_length(text: str) -> None:
     """Each of them took minutes, or ended by a recursion: all was looked at again for each part of it."""
     assert len(migration.find_uses(text, "run.sh", KNOWN, LaunchLines())) <= 200
+
+
+def test_a_batch_file_that_starts_itself_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("srun sbatch a.sh\n")
+    [use] = migration.find_uses("srun sbatch a.sh\n", "a.sh", KNOWN, LaunchLines(tmp_path))
+    assert "starts another one" in use.instead
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if not cuda:\n    exit(1)\n" + "a\n" * 100_000,
+        "from torch." + "a" * 400_000 + " import " + ",".join(f"b{number}" for number in range(60_000)),
+        "import torch\ntorch.device(f'')\ntorch.device({})\n",
+        "DDP(model, device_ids=[" + "1+" * 900 + "1])\n",
+    ],
+    ids=["statements", "names", "nothing", "numbers"],
+)
+def test_a_script_that_somebody_made_for_it_holds_nothing_and_ends_nothing(text: str) -> None:
+    """The first two took minutes and tens of gigabytes, the others ended with an exception."""
+    assert len(migration.find_uses(text, "train.py", KNOWN, LaunchLines())) <= 2
 
 
 @pytest.mark.parametrize("value", ["1" + "+1" * 900, "x" + ".a" * 900, "x" + "[0]" * 900])

@@ -232,6 +232,19 @@ def test_the_warning_holds_the_command_that_helps() -> None:
     assert reported() == ""
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# " + "pip " * 200_000,
+        "from torch." + "a" * 400_000 + " import " + ",".join(f"b{number}" for number in range(60_000)),
+    ],
+    ids=["comment", "names"],
+)
+def test_a_long_script_takes_no_more_than_its_length(text: str) -> None:
+    """The first took hours, the second 24 GB, before `run` had asked any host."""
+    assert not find_doubtful_imports(Module("", "", text), (), (), TABLE)
+
+
 def test_the_table_names_modules_and_distributions() -> None:
     for name, package in TABLE.distributions.items():
         assert name.isidentifier()

@@ -4,6 +4,7 @@ What each program and option is, is in ``data/launchers.toml``; what is not ther
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 from ipexctl.decide.launch import launch_script
 from ipexctl.decide.launch.launch_counts import Counts, Hosts, Level, count_ranks
@@ -12,6 +13,7 @@ from ipexctl.decide.launch.launch_table import LaunchTable, Program
 from ipexctl.decide.launch.launch_words import Translation
 from ipexctl.decide.launch.programs import is_program_name
 from ipexctl.decide.parsing import limit_inventory, parse_inventory, parse_list, shell
+from ipexctl.decide.parsing.ranges import MAX_HOSTS
 from ipexctl.decide.parsing.shell_variables import Value
 from ipexctl.model.errors import Note, UsageError
 
@@ -21,6 +23,7 @@ _SILENT = re.compile(r"(?:export|declare|readonly|set|echo|printf)\b|[A-Za-z_]\w
 _REDIRECTION = re.compile(r"\d*&?[<>]")
 _NO_SHELL = {"yaml", "yml", "json", "toml", "cfg", "ini", "md", "rst", "txt"}
 _LEADING_OPTIONS = ("-f", "--hosts", "--limit", "-n", "--ppn")  # options of run, in the order in which they are written
+_CHAIN_LIMIT = 1000  # programs of a line that start each other, with the variables before them
 _INSTANCES = {"--instances", "--cores-per-instance"}
 
 
@@ -53,6 +56,8 @@ def _choose_command(
     commands: Sequence[shell.SimpleCommand], table: LaunchTable, what: str
 ) -> launch_script.FoundLaunch:
     """Returns the launch line among these commands; else the one that starts Python; else the only one."""
+    if len(commands) > launch_script.LAUNCH_LIMIT:
+        raise UsageError(f"{what} has {len(commands)} commands, not one")
     found = list(launch_script.find_in_commands(commands, table, {}))
     if not found:
         every = [launch_script.describe_command(commands, at) for at in range(len(commands))]
@@ -72,6 +77,7 @@ class LaunchLineReader(LaunchOptions):
         self.has_python = False
         self.shell: list[str] = []  # that starts a script of its own
         self.scheduler = ""  # in whose batch job the line starts
+        self.batch = ""  # file of that job
         self.elsewhere: dict[str, str] = {}  # what another shell would replace, and which
 
     def translate(self, launch: launch_script.FoundLaunch) -> Translation:
@@ -143,7 +149,9 @@ class LaunchLineReader(LaunchOptions):
 
     def _read_chain(self) -> str:
         """Reads programs and their options; the script that the last of them starts."""
-        while self.words and not self.is_module:
+        for _ in range(_CHAIN_LIMIT):
+            if not self.words or self.is_module:
+                break
             if _ASSIGNMENT.fullmatch(self.words[0]):
                 self.set_variable(self.words.pop(0))
             elif found := self.table.find_program(self.words):
@@ -230,8 +238,10 @@ class LaunchLineReader(LaunchOptions):
 
     def _take_batch(self, file: str, spelled: str, level: Level) -> None:
         """A batch file: what it says of its job, and the line that it starts."""
+        if self.batch:
+            raise UsageError(f"the batch file {show(self.batch)} starts another one, which is not translated")
         arguments, text = self.words, self.read_file(shell.remove_marks(file))
-        self.words = []
+        self.words, self.batch = [], file
         self.read_job(launch_script.find_job_words(text))
         given: dict[str, Value] = {str(number): word for number, word in enumerate(arguments, 1)}
         given |= {"@": tuple(arguments), "*": tuple(arguments), **list_job_variables(self.levels)}
@@ -300,7 +310,10 @@ class LaunchLineReader(LaunchOptions):
             self.options.pop("-f", None)
             if any(shell.END in name for name in slots):
                 return None
-            return [(host.name, number) for name, number in slots.items() for host in parse_list(name)]
+            named = ((host.name, number) for name, number in slots.items() for host in parse_list(name))
+            if len(hosts := [*islice(named, MAX_HOSTS + 1)]) > MAX_HOSTS:
+                raise UsageError(f"the launch line names more than {MAX_HOSTS} hosts")
+            return hosts
         if not file or shell.END in file:
             return None
         try:

@@ -9,7 +9,7 @@ from ipexctl.decide.parsing.shell import END, remove_marks, split_marked_command
 from ipexctl.model.errors import Note, UsageError, advise
 from ipexctl.model.text import printable, read_seconds
 
-_OUTSIDE_BRACKETS = r",(?![^\[]*\])"
+_NAME = re.compile(r"(?:\[[^\[\]]*\]|[^,\[\]]|[\[\]])+")  # between commas outside of brackets
 
 
 class LaunchOptions(LaunchWords):
@@ -57,7 +57,7 @@ class LaunchOptions(LaunchWords):
         elif not equals:
             value = self.pop_value(level, spelled)
         level.given |= {name: value, meaning.rstrip("!"): value}
-        before = dict(self.options)
+        before = dict(self.options) if name in program.local else {}
         self.apply_meaning(level, meaning.rstrip("!"), value, spelled)
         if name in program.local:
             self.local |= {key: words for key, words in self.options.items() if before.get(key) != words}
@@ -126,7 +126,7 @@ class LaunchOptions(LaunchWords):
         if is_file or remove_marks(value) in self.table.allocations:
             self._take_hostfile(value, spelled, level)
             return
-        entries = [value] if END in value else map(str.strip, re.split(_OUTSIDE_BRACKETS, value))
+        entries = [value] if END in value else map(str.strip, _split_names(value))
         for entry in entries:
             match = re.fullmatch(r"([^:]+|\[[^\]]+\])(?::([1-9]\d*))?", entry)
             if match is None and END not in value:
@@ -141,7 +141,7 @@ class LaunchOptions(LaunchWords):
     def _take_exclude(self, value: str, spelled: str, level: Level) -> None:
         if ":" in value:  # DeepSpeed's slots of a host
             self._take_refused(value, spelled, level)
-        names = re.split(f"@|{_OUTSIDE_BRACKETS}", value)
+        names = _split_names(value.replace("@", ","))
         self.options["--limit"] = ("--limit", ",".join(f"!{name}" for name in names))
 
     def _take_include(self, value: str, spelled: str, level: Level) -> None:
@@ -212,6 +212,10 @@ class LaunchOptions(LaunchWords):
             seconds = value
         if seconds != "0":  # for timeout and mpirun: no limit
             self.set_option("--time-limit", seconds, f"{level.program.name}'s {spelled}")
+
+
+def _split_names(text: str) -> list[str]:
+    return _NAME.findall(text) if "[" in text else text.split(",")
 
 
 def show(text: str) -> str:

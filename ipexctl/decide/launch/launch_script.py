@@ -34,16 +34,16 @@ class FoundLaunch(Record):
 
 
 HINT_TO_RUN = advise("run", "--hosts", "HOST,HOST", "SCRIPT", text="one run starts all hosts:")
-_LAUNCH_LIMIT = 200  # of one text
+LAUNCH_LIMIT = 200  # of one text
 _NESTING_LIMIT = 8  # texts in texts: here-documents, and values that are commands
 
 
 def find_launches(
     text: str, table: LaunchTable, given: Mapping[str, Value], *, is_shell: bool = True, depth: int = 0
 ) -> Iterator[FoundLaunch]:
-    """Yields the launch lines of a shell file, or of another text in which each line may be one, `_LAUNCH_LIMIT` at
+    """Yields the launch lines of a shell file, or of another text in which each line may be one, `LAUNCH_LIMIT` at
     most. ``given`` are variables that are known, such as those of a batch job."""
-    yield from islice(_find_launches(text, table, given, is_shell, depth), _LAUNCH_LIMIT)
+    yield from islice(_find_launches(text, table, given, is_shell, depth), LAUNCH_LIMIT)
 
 
 def _find_launches(
@@ -52,14 +52,14 @@ def _find_launches(
     try:
         if not is_shell:
             raise ValueError("each line for itself")
-        job, commands = find_job_words(text), _split(text)
+        job, commands = find_job_words(text), split_commands(text)
         scheduler = next(
             (name for mark, name in table.directives.items() if re.search(f"^{mark}[ \t]", text, re.M)), ""
         )
     except ValueError:
         for number, line in _join_continued_lines(text):
             try:
-                found = list(find_in_commands(_split(line), table, {}))
+                found = list(find_in_commands(split_commands(line), table, {}))
             except ValueError:
                 continue
             yield from (replace(launch, line=number) for launch in found if is_shell or starts_python(launch.words))
@@ -173,7 +173,7 @@ def _find_launcher(words: Sequence[str], table: LaunchTable) -> str:
         is_module = parts[at] == "-m" and normalise_program(parts[0]) == "python"
         if parts[at].endswith(".py") or (is_module and parts[at + 1] not in table.programs):
             return ""
-        program = table.find_program(parts[at:])
+        program = table.find_program(parts[at : at + 2])
         if program and program[0].kind != "prefix":
             following = parts[at + program[1] :]
             is_head = head == program and any(not part.startswith("-") for part in following)
@@ -184,25 +184,18 @@ def _find_launcher(words: Sequence[str], table: LaunchTable) -> str:
 def _split_value(value: str) -> list[SimpleCommand]:
     try:
         return split_marked_commands(value)
-    except (ValueError, RecursionError):
+    except ValueError:
         return []
-
-
-def _split(text: str) -> list[SimpleCommand]:
-    try:
-        return split_commands(text)
-    except RecursionError:
-        raise ValueError("brackets are nested too deeply") from None
 
 
 def _join_continued_lines(text: str) -> Iterator[tuple[int, str]]:
     number, lines = 1, text.split("\n")
     while number <= len(lines):
-        first, line = number, lines[number - 1]
-        while line.endswith("\\") and number < len(lines):
-            line = line[:-1] + " " + lines[number].lstrip()
+        first, pieces = number, [lines[number - 1]]
+        while pieces[-1].endswith("\\") and number < len(lines):
+            pieces[-1:] = pieces[-1][:-1], lines[number].lstrip()
             number += 1
-        yield first, _PLACEHOLDER.sub(r"'\g<0>'", line.replace("\xa0", " "))
+        yield first, _PLACEHOLDER.sub(r"'\g<0>'", " ".join(pieces).replace("\xa0", " "))
         number += 1
 
 

@@ -47,15 +47,13 @@ class LaunchWords:
     def __init__(self, table: LaunchTable) -> None:
         self.table = table
         self.options: dict[str, tuple[str, ...]] = {}
-        self.left: dict[str, list[str]] = {}  # by the code of `_WHY_LEFT`
+        self.left: dict[str, dict[str, None]] = {}  # by the code of `_WHY_LEFT`
         self.notes: list[Note] = []
         self.exports: Mapping[str, str] = {}
 
     def leave(self, code: str, word: str) -> None:
         """Notes that a word of the line is left out."""
-        words = self.left.setdefault(code, [])
-        if word not in words:
-            words.append(word)
+        self.left.setdefault(code, {})[word] = None
 
     def list_notes(self) -> tuple[Note, ...]:
         """Returns what is to be known about the translation."""

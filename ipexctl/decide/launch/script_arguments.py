@@ -63,7 +63,7 @@ def describe_rank_argument(text: str, script: str, args: Sequence[str]) -> tuple
         names = [word.value for word in node.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
         names = [name for name in names if name.replace("-", "_") == "__local_rank"]
         default = next((each.value for each in node.keywords if each.arg == "default"), ast.Constant(None))
-        without = ast.unparse(default).startswith(("None", "-"))
+        without = getattr(default, "value", 0) is None or isinstance(getattr(default, "op", 0), ast.USub)
         if names and without and not any(arg.startswith(name) for arg in args for name in names):
             where = f"{printable(script)} waits for {names[0]} (line {node.lineno})"
             instead = f"read the variable LOCAL_RANK there, or put {names[0]} '{{local_rank}}' behind the script"

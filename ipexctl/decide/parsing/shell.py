@@ -69,13 +69,17 @@ def quote_word(word: str) -> str:
 
 
 def split_commands(text: str) -> list[SimpleCommand]:
-    """Returns the simple commands of a shell file, in order. Raises `ValueError` for quotes that are not closed."""
+    """Returns the simple commands of a shell file, in order. Raises `ValueError` for quotes that are not closed, or
+    brackets that are nested too deeply."""
     return split_marked_commands(remove_marks(text))
 
 
 def split_marked_commands(text: str) -> list[SimpleCommand]:
     """Returns the commands in a word that was read: what a shell has replaced in the word stays marked."""
-    return list(_Reader(text.replace("\r\n", "\n")).read())
+    try:
+        return list(_Reader(text.replace("\r\n", "\n")).read())
+    except RecursionError:
+        raise ValueError("brackets are nested too deeply") from None
 
 
 class _Reader:
@@ -168,13 +172,13 @@ class _Reader:
         return last
 
     def read_word(self) -> str:
-        word, start = "", self.at
+        pieces, start = list[str](), self.at
         while self.at < len(self.text):
             char = self.text[self.at]
             if char in " \t\n;&|()" or (char in "<>" and self.text[self.at + 1 : self.at + 2] != "("):
                 break
-            word += self._read_piece(char, self.at == start)
-        return word
+            pieces.append(self._read_piece(char, self.at == start))
+        return "".join(pieces)
 
     def _read_piece(self, char: str, is_first: bool) -> str:
         if char in QUOTED + BARE:
@@ -200,18 +204,18 @@ class _Reader:
         return self._take(1)
 
     def _read_double_quotes(self) -> str:
-        word = ""
+        pieces: list[str] = []
         while self.at < len(self.text) and self.text[self.at] != '"':
             char = self.text[self.at]
             if char == "\\":
                 piece = self._take(2)
-                word += "" if piece == "\\\n" else piece[1:] if piece[1:] in {'"', "\\", "$", "`"} else piece
+                pieces.append("" if piece == "\\\n" else piece[1:] if piece[1:] in {'"', "\\", "$", "`"} else piece)
             elif char in "$`":
-                word += self._read_expansion(QUOTED)
+                pieces.append(self._read_expansion(QUOTED))
             else:
-                word += self._take(1)
+                pieces.append(self._take(1))
         self._expect('"', "quotation")
-        return word
+        return "".join(pieces)
 
     def _read_expansion(self, mark: str) -> str:
         """Returns what begins here with ``$``, a backquote, ``<(`` or ``>(``."""

@@ -8,6 +8,7 @@ from ipexctl.decide.parsing.shell import BARE, END, EXPANSION, QUOTED, SimpleCom
 
 Value = str | tuple[str, ...]  # the latter of an array
 _REPLACED_LIMIT = 4 << 20  # characters that the variables of a file stand for; each may stand for others twice
+_NUMBER_LENGTH, _PRODUCT_LENGTH = 20, 1000  # characters of a variable in a product, and of the product
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _PLAIN = re.compile(r"\$\{?([A-Za-z_]\w*|[0-9@*])\}?")
 _ARRAY = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
@@ -91,7 +92,7 @@ class ShellVariables:
         if not expansion.startswith("$((") or not expansion.endswith("))"):
             return None
         inner = re.sub(r"\$?\{?\b([A-Za-z_]\w*)\}?", self._fill_number, expansion[3:-2])
-        if not _PRODUCT.fullmatch(inner):
+        if len(inner) > _PRODUCT_LENGTH or not _PRODUCT.fullmatch(inner):
             return None
         product = 1
         for number in re.findall(r"\d+", inner):
@@ -100,7 +101,7 @@ class ShellVariables:
 
     def _fill_number(self, match: re.Match[str]) -> str:
         value = self.values.get(match[1])
-        return value if isinstance(value, str) else match[0]
+        return value if isinstance(value, str) and len(value) <= _NUMBER_LENGTH else match[0]
 
 
 def _list_assigned(command: SimpleCommand) -> list[str]:

@@ -82,6 +82,10 @@ def test_a_script_that_waits_for_a_rank_that_nobody_gives_is_named(
     ] * warned
 
 
+def test_a_deep_default_of_an_argument_ends_nothing() -> None:
+    assert describe_rank_argument(f"parser.add_argument('--x', default={'1+' * 900}1)\n", "train.py", ()) == ()
+
+
 def read(task: Run) -> RunRequest:
     return read_request(task, {}, dry=True, emit=None)
 
