@@ -113,8 +113,16 @@ def is_half_made(directory: str) -> bool:
     _, mark, number = os.path.basename(directory).rpartition("-h")
     if not mark or not number.isdigit():
         return False
-    has_spec = os.path.exists(os.path.join(directory, paths.SPEC))
-    return os.path.isdir(directory) and not has_spec and not is_fresh(directory)
+    if not os.path.isdir(directory) or os.path.exists(os.path.join(directory, paths.SPEC)):
+        return False
+    import glob  # as above
+
+    # Over a slow line the input of rank 0 may take minutes, which change only the file itself.
+    parts = glob.glob(os.path.join(glob.escape(directory), paths.PART + "*", "tree", "*"))
+    with suppress(OSError):  # it is whole, or gone
+        newest = max(map(os.path.getmtime, (directory, *parts)))
+        return procs.read_clock(os.path.dirname(directory)) - newest >= STARTING
+    return False
 
 
 def build_record_path(rank: int, kind: str) -> str:

@@ -147,9 +147,9 @@ class Keeper:
         if now - self.pinged >= min(timings.ping, timings.node_lease / 8):
             self.pinged = now
             answers = {host: guard.answer for host, guard in self.guards.items() if guard.answer}
+            heard = keeper_state.find_heard(self.run, answers)
             for host, guard in self.guards.items():
-                heard = keeper_state.find_heard(self.run, host, answers)
-                guard.send(messages.Ping(time.time(), heard, now))
+                guard.send(messages.Ping(time.time(), heard.get(host, 0.0), now))
         self.wake_watchers(now)
         running = self.run.state is RunPhase.RUNNING
         if running and self.monitor.warn and now - self.loaded >= self.monitor.interval:

@@ -269,15 +269,12 @@ def count_quorum(run: "KeeperRun") -> int:
     return head.split_hosts if run.voted else len(head.hosts) // 2 + 1
 
 
-def find_heard(run: "KeeperRun", host: str, answers: "Dict[str, LastPong]") -> float:
-    """Returns up to when the guard of a host was heard, by its own clock, from which its lease counts: while as many
+def find_heard(run: "KeeperRun", answers: "Dict[str, LastPong]") -> "Dict[str, float]":
+    """Returns up to when the guard of each host was heard, by its own clock, from which its lease counts: while as many
     hosts were heard as the keeper needs. So ranks that are cut off with the head end within a lease, whatever becomes
     of the keeper. Before an attempt, hosts may wait for each other for longer."""
-    own = answers.get(host)
-    if own is None:
-        return 0.0
     if run.state in (RunPhase.GATHERING, RunPhase.RESTING):
-        return own.ponged
+        return {host: own.ponged for host, own in answers.items()}
     asked = sorted((answer.asked for answer in answers.values()), reverse=True)
-    quorum = count_quorum(run)
-    return own.ponged - max(0.0, own.arrived - asked[quorum - 1]) if len(asked) >= quorum else 0.0
+    enough = asked[count_quorum(run) - 1 :][:1]  # when the last of so many was
+    return {host: own.ponged - max(0.0, own.arrived - last) for last in enough for host, own in answers.items()}

@@ -129,6 +129,13 @@ def test_what_was_cut_off_is_not_whole(tmp_path: Path) -> None:
     assert check(host.folder, "ckpt/step_1.pt", "ckpt/step_1.pt") == ([], True)
     whole.write_bytes(whole.read_bytes().replace(b"_rebuild", b"XXXXXXXX"))
     assert check(host.folder, "ckpt/step_1.pt", "ckpt/step_1.pt") == ([], False)
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("step_1/data.pkl", b"weights" * 100)
+    for at, byte in ((70, 0), (6, 1)):  # in the packed bytes; and that they are encrypted
+        packed = bytearray(whole.read_bytes())
+        packed[at] = packed[packed.index(b"PK\1\2") + 8] = byte
+        whole.write_bytes(packed)
+        assert check(host.folder, "ckpt/step_1.pt", "ckpt/step_1.pt") == ([], False)
     host.write("ckpt/x.pkl", b"some pickle")
     assert check(host.folder, "ckpt/x.pkl", "ckpt/x.pkl") == ([], None)
 

@@ -420,6 +420,16 @@ def test_a_request_before_or_after_the_ranks_run_changes_nothing() -> None:
         assert read_state(history.feed(messages.RequestStacks("r1")).run) == before
 
 
+def test_guards_are_heard_up_to_when_as_many_were_as_the_keeper_needs() -> None:
+    """For all of them at once: thousands of hosts, each by itself, took the keeper longer than from ping to ping."""
+    run = History(TWO._replace(leaders={"a": "", "b": ""})).started().run
+    answers = {"a": ks.LastPong(10.0, 110.0, 11.0), "b": ks.LastPong(4.0, 204.0, 5.0)}
+    assert ks.find_heard(run, answers) == {"a": 103.0, "b": 203.0}
+    assert ks.find_heard(run, {"a": answers["a"]}) == {}
+    run.state = ks.RunPhase.RESTING
+    assert ks.find_heard(run, answers) == {"a": 110.0, "b": 204.0}
+
+
 def test_times_of_hosts_are_moved_to_the_heads_clock() -> None:
     history = History().joined().feed(ks.GuardConnected("a", CLOCK + 100.0))
     history.feed(ks.FromGuard("a", RankStage(0, "forged", "python", CLOCK + 101.0)))

@@ -82,6 +82,18 @@ def test_half_made_is_what_is_old_and_has_no_specification(tmp_path: Path, spec:
     assert not files.is_half_made(f"{run}-x")
 
 
+@pytest.mark.parametrize("age", [0, 61])
+def test_a_transfer_that_takes_its_time_is_not_half_made(tmp_path: Path, age: int) -> None:
+    """The guard of another run removed the directory while the input of rank 0 was still on its way."""
+    run = tmp_path / "0101-half-h0"
+    stdin = run / f"{paths.PART}put-7/tree/stdin"
+    stdin.parent.mkdir(parents=True)
+    stdin.touch()
+    for path, seconds in ((run, 100), (stdin, age)):
+        os.utime(path, (path.stat().st_mtime - seconds,) * 2)
+    assert files.is_half_made(str(run)) is bool(age)
+
+
 @pytest.mark.parametrize("name", ["1120-103112-a3f2", "1120-103112-a3f2~2", "mine-h"])
 def test_what_a_controller_has_saved_stays_where_it_is_a_host_itself(
     link: LocalLink, part: Path, tmp_path: Path, name: str

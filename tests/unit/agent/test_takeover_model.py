@@ -165,9 +165,9 @@ class Cluster:
         if self.now - keeper.pinged >= PING:
             keeper.pinged = self.now
             answers = {host: answer for host, answer in keeper.answers.items() if host in keeper.asked}
+            heard = ks.find_heard(keeper.run, answers)
             for host in keeper.asked:
-                heard = ks.find_heard(keeper.run, host, answers)
-                self.post(keeper, host, True, messages.Ping(self.now, heard, self.now))
+                self.post(keeper, host, True, messages.Ping(self.now, heard.get(host, 0.0), self.now))
         self.feed(keeper, ks.Tick(watched=False))
 
     # -- guards -----------------------------------------------------------------------------------------------------
