@@ -18,6 +18,7 @@ from ipexctl.model.events import Answer, Ended, Message, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import join_names, pluralize, printable
+from ipexctl.store.private_files import replace_file
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import make_started
 
@@ -64,7 +65,8 @@ def accelerate_config(
     for sentence in warnings:
         yield Message(sentence, "warning")
     if file:
-        Path(file).write_text(text, encoding="utf-8")
+        with replace_file(Path(file)) as written:
+            written.write(text.encode())
         yield Message(f"{file}: written for accelerate {version}")
     yield Answer(AccelerateAnswer(version, config.hosts, config.ranks, file, None if file else text))
     yield Ended("accelerate config", Exit.OK)

@@ -86,7 +86,7 @@ def find_recording_fault(path: Path, directory: Path | None) -> str | None:
     without a line of its own counts as new) below that directory or ~/.ssh."""
     if path == Path(os.devnull):
         return None
-    known, place, home = KnownHosts([path]), path.resolve(), expand_home("~").resolve()
+    known, place, home = KnownHosts([path]), Path(os.path.realpath(path)), expand_home("~").resolve()
     if place.exists() and not place.is_file():
         return "it is not a regular file"
     if place.parent == (home / ".ssh").resolve() and place.name in _OTHER_FILES_OF_SSH:

@@ -90,6 +90,8 @@ def sync(
 
 
 def _read_project(task: tasks.Sync, inventory: Inventory, context: Context) -> SyncSource:
+    if not make_absolute(task.source).exists():
+        raise UsageError(f"the source {printable(task.source, 200)} does not exist")
     project = find_project(task.source, task.project, task.exclude)
     root = _find_source(task, project)
     part = "" if root == project.root else project.part
@@ -261,8 +263,6 @@ def _inspect_destination(link: Link, where: str) -> RemoteTree | Failure:
 def _find_source(task: tasks.Sync, project: Project) -> Path:
     """Returns the directory to copy: the source itself, or the project of the script it names."""
     source = make_absolute(task.source)
-    if not source.exists():
-        raise UsageError(f"the source {printable(task.source, 200)} does not exist")
     root = source if source.is_dir() else project.root
     if is_home_or_root(root):
         reasons, hint = ["it is the home directory or the root directory"], "put the script into a directory of its own"

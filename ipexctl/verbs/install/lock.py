@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +35,7 @@ from ipexctl.model.stack import Arch, BindingOffer, Index, InstallMarker, Stack,
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import format_size, pluralize, printable
 from ipexctl.model.wheels import Lock, Wheel
+from ipexctl.store.private_files import replace_file
 from ipexctl.verbs.install.requirements import list_texts
 
 _IMPI, _BINDING = "impi-torch", "oneccl-bind-pt"
@@ -190,7 +192,8 @@ def load_or_create_lock(request: LockRequest) -> Workflow[tuple[Stack, Lock]]:
     if task.lock and not task.check:
         both = add_other_arch(lock, stack.arch, task.lock)
         text = json.dumps({"stack": to_json(stack.summary), **to_json(both)}, indent=1)
-        Path(task.lock).write_text(f"{text}\n", encoding="utf-8")
+        with replace_file(Path(task.lock)) as file:  # a link of somebody else's project is not followed
+            file.write(f"{text}\n".encode())
     return stack, lock
 
 
@@ -241,7 +244,8 @@ def read_lock(task: Install, environ: Mapping[str, str]) -> Lock:
     links = [task.wheels or "", *task.find_links, *read_pip_settings(environ).find_links]
     places = [path.absolute().parent, *(Path(unquote(link.removeprefix("file://"))) for link in links if link)]
     folders = [place.resolve() for place in places]
-    files = [get_local_wheel_path(wheel).resolve() for wheel in lock.wheels if wheel.local and wheel.name != _IMPI]
+    local = [get_local_wheel_path(wheel) for wheel in lock.wheels if wheel.local and wheel.name != _IMPI]
+    files = [Path(os.path.realpath(path)) for path in local]  # which may be a link to itself
     if outside := [file.name for file in files if not any(map(file.is_relative_to, folders))]:
         what = f"{path} takes files of this machine from outside its directory"
         raise UsageError(what, reasons=outside[:5], hint="name it: --find-links DIRECTORY")

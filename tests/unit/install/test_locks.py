@@ -21,7 +21,7 @@ from ipexctl.model.json_values import parse_json, to_json
 from ipexctl.model.tasks import Install
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.verbs.install.install import install
-from ipexctl.verbs.install.lock import add_other_arch
+from ipexctl.verbs.install.lock import add_other_arch, read_lock
 from tests.tables import read_table
 
 FOLDER = "https://host.example/files/"
@@ -207,6 +207,14 @@ def test_a_lock_is_the_same_after_the_way_over_a_pylock() -> None:
     (moved,) = parse_pylock(format_pylock(lock.wheels, {"torch": f'/the "cache"/größe 😀/{NAME}'}))
     assert moved.local
     assert moved.filename == NAME
+
+
+def test_a_wheel_that_is_a_link_to_itself_does_not_exist(tmp_path: Path) -> None:
+    """`install --locked` in an archive of somebody else ended with 70."""
+    wheel, path = tmp_path / "six-1.0-py3-none-any.whl", tmp_path / "ipexctl.lock"
+    wheel.symlink_to(wheel.name)
+    path.write_text(json.dumps(lock_file(wheels=[SIX | {"url": wheel.as_uri()}])))
+    assert [locate_wheel(tmp_path, each) for each in read_lock(Install(lock=str(path)), {}).wheels] == [wheel]
 
 
 def test_names_and_versions_are_normalised() -> None:

@@ -361,6 +361,16 @@ def test_a_release_is_not_taken_from_a_further_index(tmp_path: Path, pips: wheel
     assert table.lock(extra_index_url=(pips.url,))[TORCH].version == "2.8.0+theirs"
 
 
+def test_a_lock_takes_the_place_of_a_link(tmp_path: Path, pips: wheels.Index, public: wheels.Index) -> None:
+    """In a project of somebody else ``install --lock`` wrote over the file of the user that a link led to."""
+    file, link = tmp_path / "file", tmp_path / "ipexctl.lock"
+    file.write_text("of the user")
+    link.symlink_to(file)
+    table = make_table(tmp_path, "2.8.0", public.url, pips.url)
+    table.lock(lock=str(link))
+    assert (file.read_text(), link.is_symlink(), '"torch"' in link.read_text()) == ("of the user", False, True)
+
+
 def test_an_index_gets_no_variable_by_the_address_of_a_wheel(
     tmp_path: Path, pips: wheels.Index, public: wheels.Index
 ) -> None:

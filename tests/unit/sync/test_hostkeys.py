@@ -177,6 +177,8 @@ def test_a_hostfile_in_the_home_brings_no_file_that_a_shell_reads(home: Path) ->
     assert find_recording_fault(home / ".bash_login", home)
     assert find_recording_fault(home / ".config/new", home.parent)
     assert find_recording_fault(home / "known_hosts", None), "the hostfile is not known"
+    (home / "loop").symlink_to("loop")
+    assert "not a known_hosts file" in (find_recording_fault(home / "loop", home) or ""), "it ended with 70"
 
 
 def test_thousands_of_lines_are_read_and_searched_fast_enough_to_do_it_for_every_host(tmp_path: Path) -> None:

@@ -5,12 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.act.context import Context
 from ipexctl.act.transfer.receive import make_results_directory
 from ipexctl.decide.planning.sync import SyncPlan, describe_large_transfer, describe_transfer
 from ipexctl.model.errors import UsageError
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.tasks import Sync
 from ipexctl.model.trees import TreeEntry
 from ipexctl.verbs.files.project import Project, compile_project_ignore, find_project, is_left_out
+from ipexctl.verbs.files.sync import sync
 from ipexctl.verbs.run.programs import find_local_module
+from tests.fakes import FakeOpener
 
 
 @pytest.fixture
@@ -194,3 +199,10 @@ def test_two_lines_say_what_was_sent_and_left_out() -> None:
     ]
     assert len(describe_transfer(plans, "/home/app", [])) == 1
     assert describe_transfer({"n1": SyncPlan("/w")}, "/home/app", ["data/"]) == []
+
+
+def test_a_source_that_is_a_link_to_itself_does_not_exist(root: Path) -> None:
+    """It ended with 70."""
+    (root / "loop").symlink_to("loop")
+    with pytest.raises(UsageError, match=r"the source \S+/loop does not exist"):
+        list(sync(Sync(source=str(root / "loop")), Inventory(()), Context(FakeOpener({}), root, root)))
