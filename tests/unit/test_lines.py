@@ -12,9 +12,9 @@ def split(pieces: list[bytes]) -> bytes:
     return b"".join(lines.feed(piece) for piece in pieces) + lines.end()
 
 
-@given(st.text(alphabet=st.characters(codec="utf-8") | st.sampled_from("\n\n\r€😀")), st.data())
-def test_the_lines_do_not_depend_on_where_reads_cut_the_bytes(text: str, data: st.DataObject) -> None:
-    raw = text.encode()
+@given(st.lists(st.text(max_size=3) | st.sampled_from(["\n", "\r", "€", "😀", "\x1b[A", "\x1b[A\n"])), st.data())
+def test_the_lines_do_not_depend_on_where_reads_cut_the_bytes(texts: list[str], data: st.DataObject) -> None:
+    raw = "".join(texts).encode("utf-8", "ignore")
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=6)))
     pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
     assert split(pieces) == split([raw])
@@ -23,7 +23,7 @@ def test_the_lines_do_not_depend_on_where_reads_cut_the_bytes(text: str, data: s
 @given(st.binary())
 def test_every_line_has_an_end_and_no_redraw_is_left(data: bytes) -> None:
     lines = split([data])
-    assert lines.count(b"\n") >= data.count(b"\n")
+    assert lines.count(b"\n") >= data.count(b"\n") - data.count(b"\x1b[A\n")
     assert b"\r" not in lines
     assert not lines or lines.endswith(b"\n")
 
@@ -36,6 +36,16 @@ def test_of_a_line_that_redraws_itself_the_latest_state_counts() -> None:
     assert lines.redraws
     assert lines.current.startswith(b"100%")
     assert lines.feed(b"\n") == b"100%|" + b"#" * 100 + b"\n"
+
+
+def test_a_bar_within_a_bar_is_one_line_that_redraws_itself() -> None:
+    lines = LineSplitter()  # as tqdm writes them
+    for percent in range(10):
+        assert lines.feed(f"\n\r{percent}% of an epoch\x1b[A".encode()) == (b"" if percent else b"\n")
+    assert lines.redraws
+    assert lines.current == b"9% of an epoch"
+    assert lines.feed(b"Traceback (most recent call last):\n") == b"Traceback (most recent call last):\n"
+    assert split([b"9% of an epoch\x1b[A"]) == b"9% of an epoch\n"
 
 
 def test_a_return_at_the_end_of_a_state_leaves_it_visible() -> None:

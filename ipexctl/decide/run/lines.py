@@ -1,7 +1,8 @@
 """The lines of a stream, whatever the pieces in which its bytes come: the one place that says what a line is.
 
-A carriage return redraws a line: what stands before it is gone. A line longer than `LINE_LIMIT` is several, with `MORE`
-on both sides of each cut. A character of UTF-8 is never cut."""
+A carriage return redraws a line: what stands before it is gone. So does a step up, as of a bar within a bar, also with
+the newline that takes it back. A line longer than `LINE_LIMIT` is several, with `MORE` on both sides of each cut. A
+character of UTF-8 is never cut."""
 
 from dataclasses import dataclass
 
@@ -9,11 +10,12 @@ from ipexctl.model.text import strip_colours
 
 LINE_LIMIT = 1 << 16  # bytes of a line
 MORE = "…".encode()
+_UP = b"\x1b[A"
 
 
 def drop_overwritten(line: bytes) -> bytes:
-    """What a terminal would show of a line: the text after its last carriage return."""
-    line = line.rstrip(b"\r")
+    """What a terminal would show of a line: the text after its last redraw."""
+    line = line.replace(_UP, b"\r").rstrip(b"\r")
     return line[line.rfind(b"\r") + 1 :]
 
 
@@ -44,10 +46,10 @@ class LineSplitter:
 
     def feed(self, data: bytes) -> bytes:
         """The lines that these bytes end, each with its newline and as a terminal would show it."""
-        data = self._held + data if self._held else data
+        data = (self._held + data).replace(_UP + b"\n", b"\r")
         end = data.rfind(b"\n") + 1
         whole, rest = data[:end], data[end:]
-        if b"\r" in whole:
+        if b"\r" in whole or _UP in whole:
             whole = b"\n".join(map(drop_overwritten, whole.split(b"\n")))
         if len(whole) > LINE_LIMIT:
             whole = b"\n".join(map(_cut_long_line, whole.split(b"\n")))
@@ -63,11 +65,14 @@ class LineSplitter:
     @property
     def redraws(self) -> bool:
         """Whether that line has redrawn itself."""
-        return b"\r" in self._held
+        return b"\r" in self._held or _UP in self._held
 
     def end(self) -> bytes:
         """The line that has not ended, at the end of everything."""
-        return self.feed(b"\n") if self._held else b""
+        if not self._held:
+            return b""
+        self._held = drop_overwritten(self._held)
+        return self.feed(b"\n")
 
 
 def _cut_long_line(line: bytes) -> bytes:
