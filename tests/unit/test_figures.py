@@ -29,6 +29,23 @@ def test_a_loss_may_be_no_number() -> None:
     assert read_figures("loss=-inf")["loss"] == -math.inf
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            f"::metric name={name} value={value}"
+            for name in ("step", "steps", "pace", "epoch")
+            for value in ("nan", "inf", "-1")
+        ),
+        "loss: 1 at 1e-320 s/it",
+    ],
+)
+def test_where_a_run_is_and_how_fast_are_numbers(line: str) -> None:
+    """A step that was none ended the command that watched the run."""
+    assert {*read_figures(line)} <= {"loss"}
+    assert math.isnan(read_figures("::metric name=val/f1 value=nan step=inf")["val/f1"])
+
+
 def test_keys_are_of_a_fixed_set() -> None:
     assert {key for figures in LINES.values() for key in figures} - set(KEYS) == {"val/f1", "gflops", "f1"}
 

@@ -117,7 +117,9 @@ def _read_metric(line: str) -> dict[str, float]:
     if value is None or not _NAME.fullmatch(name):
         return {}
     step = _parse_number(fields.get("step", ""))
-    return {name: value} | ({"step": step} if step is not None and math.isfinite(step) and step >= 0 else {})
+    figures = {name: value} | ({"step": step} if step is not None else {})
+    own = {key for key in figures if key not in KEYS or key in _SIGNED}
+    return {key: each for key, each in figures.items() if key in own or 0 <= each < math.inf}
 
 
 def _parse_number(word: str) -> float | None:
@@ -151,7 +153,7 @@ def _read_rate(number: str, above: str, below: str) -> dict[str, float]:
     above, below = above.lower(), below.lower()
     if below in ("s", "sec", "second") and above in _COUNTED:
         return {_COUNTED[above]: value}
-    if above in _SECONDS and below in _ITERATIONS and value > 0:
+    if above in _SECONDS and below in _ITERATIONS and value > 1e-300:  # else its inverse may be infinite
         return {"pace": 1 / (value * _SECONDS[above])}
     return {}
 
