@@ -344,6 +344,12 @@ def describe_hiding_modules(files: Iterable[str]) -> tuple[Note, ...]:
     return (Note("hiding-module", f"{text}: rename it, or leave the root out of the ranks' path (--env PYTHONPATH=)"),)
 
 
+def select_missing(places: Mapping[str, str], printed: str) -> dict[str, str]:
+    """Returns those modules (name → place) that `FIND_MISSING` printed: an interpreter may print more than that."""
+    words = {*printed.split()}
+    return {name: place for name, place in places.items() if name in words}
+
+
 def describe_local_modules(places: Mapping[str, str], script: str) -> tuple[Note, ...]:
     """Returns a note about modules (name → place) that lie in the current directory, of which a part is sent."""
     names = join_names([f"{printable(name)} ({place})" for name, place in places.items()], 5)

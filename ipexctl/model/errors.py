@@ -89,7 +89,7 @@ def complete_hint(text: Text, place: Sequence[str]) -> Text:
     if verb in ON_HOSTS and named <= _LIMITS:
         whole = bool(named) or verb == "stop"  # a run that is ended may have hosts beyond those of this command
         taken |= _HOST_OPTIONS - (_LIMITS if whole else frozenset())
-    options = (pair for pair in zip(place[::2], place[1::2], strict=True) if pair[0] in taken - given)
+    options = (pair for pair in zip(place[::2], place[1::2], strict=False) if pair[0] in taken - given)
     words = [verb, *chain(*options), *arguments] if verb in _SCRIPTS else [verb, *arguments, *chain(*options)]
     return Hint(words, text.advice)  # type: ignore[return-value]  # a Hint is a text
 

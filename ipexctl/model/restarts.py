@@ -5,17 +5,18 @@ import re
 from ipexctl.model.run_state import Attempt
 from ipexctl.model.text import format_clock, format_size, join_names, pluralize
 
-_STEP = re.compile(r"(?:step|checkpoint|iter|iteration)[-_=]?(\d+)", re.ASCII)  # in the name of a checkpoint
+_STEP = re.compile(r"(?:step|checkpoint|iter|iteration)[-_=]?(\d{1,18})", re.ASCII)  # in the name of a checkpoint
 _NAMES = 3  # names of hosts
 
 
 def describe_restart(before: Attempt, attempt: Attempt, now: float | None = None) -> tuple[str, ...]:
     """Returns the parts of one line: the hosts that were lost, or why else the attempt before ended; who is new; the
     checkpoint that the ranks go on from; the steps that are made again. With ``now`` also how long ago that was."""
-    lost = [(host, at) for host, (at, _) in before.lost.items() if host not in attempt.started.ranks]
+    old, new = dict.fromkeys(before.started.ranks), dict.fromkeys(attempt.started.ranks)
+    lost = [(host, at) for host, (at, _) in before.lost.items() if host not in new]
     ago = f" {format_clock(now - lost[-1][1]).removeprefix('00:')} ago" if lost and now is not None else ""
     why = f"{join_names([host for host, _ in lost], _NAMES)} lost{ago}" if lost else before.over and before.over.detail
-    fresh = [host for host in dict.fromkeys(attempt.started.ranks) if host not in before.started.ranks]
+    fresh = [host for host in new if host not in old]
     parts = [why, f"spare {join_names(fresh, _NAMES)} in" if fresh else "", *_describe_checkpoint(before, attempt)]
     return tuple(part for part in parts if part)
 

@@ -2,6 +2,7 @@
 
 import re
 import signal
+from bisect import bisect
 from collections.abc import Iterable
 
 from ipexctl.model.errors import Failure, Kind, UsageError
@@ -175,9 +176,9 @@ def _split_hint(line: str) -> list[tuple[int, int]]:
     """The parts of a hint, one after the other. Nothing ends between quotes."""
     begin = len(line) - len(line.lstrip())
     parts: list[tuple[int, int]] = []
+    places = [[quote.start() for quote in quotes.finditer(line)] for quotes in _QUOTES]
     for joint in _JOINTS.finditer(line, begin):
-        before = line[begin : joint.start()]
-        if all(len(quotes.findall(before)) % 2 == 0 for quotes in _QUOTES):
+        if all((bisect(quotes, joint.start()) - bisect(quotes, begin - 1)) % 2 == 0 for quotes in places):
             parts.append((begin, joint.start()))
             begin = joint.end()
     return [*parts, (begin, len(line))]

@@ -231,9 +231,8 @@ def _group_ranks(view: View, rows: int, now: float) -> tuple[list[list[RankState
         # The odd ones out keep a row of their own where there is room for it.
         groups = by_host if len(by_host) > 1 or view.by_host else groups
     if len(groups) > rows:
-        states = group_pairs(
-            ((rank.rank in view.suspects, _describe_rank(state, rank, now)[:2]), rank) for rank in ranks
-        )
+        suspects = view.suspects
+        states = group_pairs(((rank.rank in suspects, _describe_rank(state, rank, now)[:2]), rank) for rank in ranks)
         if len(states) > 1:
             # Those that the others wait for, and a few ranks that are not where the others are, come first.
             ordered = sorted(states.items(), key=lambda state: (not state[0][0], len(state[1])))
@@ -257,6 +256,7 @@ def _make_columns(view: View, groups: Sequence[Sequence[RankState]], now: float)
     usual = median(paces) if len(paces) > 2 else 0.0
     top = max((pace for rank in state.ranks for pace in (rank.best, *(pace for _, pace in rank.paces))), default=0.0)
     followed = view.followed if view.keys else None
+    suspects = view.suspects
     columns: Cells = {}
 
     def add(name: str, make: Callable[[Sequence[RankState]], tuple[str, str]]) -> None:
@@ -265,7 +265,7 @@ def _make_columns(view: View, groups: Sequence[Sequence[RankState]], now: float)
             columns[name] = cells
 
     def number(group: Sequence[RankState]) -> tuple[str, str]:
-        suspect = any(rank.rank in view.suspects for rank in group)
+        suspect = any(rank.rank in suspects for rank in group)
         chosen = "›" if followed in group else " "
         return f"{chosen}{_summarise_numbers(group)}{' ◀' if suspect else ''}", BAD if suspect else STRONG
 
@@ -280,7 +280,7 @@ def _make_columns(view: View, groups: Sequence[Sequence[RankState]], now: float)
         return one_line(state.attempt.started.isas.get(group[0].host, "")) if state.attempt else "", ""
 
     def script_line(group: Sequence[RankState]) -> tuple[str, str]:
-        guilty = (rank for rank in group if rank.rank in view.suspects or (rank.ended and not rank.ended.cause))
+        guilty = (rank for rank in group if rank.rank in suspects or (rank.ended and not rank.ended.cause))
         return one_line(next((rank.line for rank in guilty), "")), BAD
 
     def last(group: Sequence[RankState]) -> tuple[str, str]:

@@ -277,7 +277,8 @@ def describe_rank_end(rank: RankOutcome) -> str:
 
 def locate_ranks(numbers: Sequence[int], run: RunOutcome) -> str:
     """``ranks 0-3 on node1``."""
-    where = phrases.format_hosts(rank.host for rank in run.ranks if rank.rank in numbers)
+    wanted = {*numbers}
+    where = phrases.format_hosts(rank.host for rank in run.ranks if rank.rank in wanted)
     return f"{format_ranks(numbers)} on {where}"
 
 
@@ -292,9 +293,10 @@ def _draw_ranks(width: int, ranks: Sequence[RankOutcome]) -> Iterator[Renderable
     by_host = group_pairs((rank.host, rank) for rank in ranks)
     groups = [[rank] for rank in ranks] if len(ranks) <= _LISTED_RANKS else list(by_host.values())
     rows = [(format_ranks([rank.rank for rank in group]), group[0]) for group in groups[:_LISTED_RANKS]]
-    size = max(phrases.count_cells(numbers) for numbers, _ in rows)
+    size = max((phrases.count_cells(numbers) for numbers, _ in rows), default=0)
     room = width - size - len(_END) - 6
-    hosts = min(max(phrases.count_cells(escape(rank.host)) for _, rank in rows), max(room, _MIN_CELLS))
+    longest = max((phrases.count_cells(escape(rank.host)) for _, rank in rows), default=0)
+    hosts = min(longest, max(room, _MIN_CELLS))
     for numbers, rank in rows:
         parts: list[Part] = [f"  {fill_cells(numbers, size)}  {fill_cells(escape(rank.host), hosts)}  {_END}"]
         free = room - hosts - 2

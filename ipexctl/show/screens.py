@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -136,7 +137,11 @@ def _find_next_step(run: RunOutcome, place: Sequence[str]) -> str:
 def split_commands(texts: Iterable[str | None]) -> list[list[str]]:
     """The words of the command that each text ends with; of texts that end with none, nothing."""
     lines = dict.fromkeys(text.splitlines()[-1].removeprefix("hint: ") for text in texts if text)
-    return [shlex.split(line) for line in lines if line.startswith("ipexctl ")]
+    commands = []
+    for line in lines:
+        with suppress(ValueError):  # of somebody else's record
+            commands += [shlex.split(line)] if line.startswith("ipexctl ") else []
+    return commands
 
 
 def list_codes(report: CommandReport) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ipexctl.model import events as e
@@ -194,9 +194,10 @@ class Plain:
 
     def _show_open_lines(self, state: RunState, rank: int | None = None) -> None:
         """Shows the lines without an end of one rank, whose last output may still be on its way, or of all."""
-        for key, line in state.open.items():
-            if rank in (None, key[0]) and not self._raw:
-                self._show_rest(key, line)
+        keys: Iterable[LineKey] = state.open if rank is None else ((rank, "out"), (rank, "err"))
+        for key in keys:
+            if key in state.open and not self._raw:
+                self._show_rest(key, state.open[key])
 
     def _show_rest(self, key: LineKey, line: OpenLine) -> None:
         """What has not been shown yet of a line that has not ended."""

@@ -153,7 +153,7 @@ def flatten_value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {flatten_value(inner)}" for key, inner in value.items() if flatten_value(inner))
+        return ", ".join(f"{key} {words}" for key, inner in value.items() if (words := flatten_value(inner)))
     if isinstance(value, list | tuple):
         return ", ".join(flatten_value(inner) for inner in value)
     return str(value)

@@ -49,9 +49,9 @@ class View:
         return self.logs[self.followed.rank if self.followed else 0]
 
     @property
-    def suspects(self) -> tuple[int, ...]:
+    def suspects(self) -> frozenset[int]:
         """The ranks that the others wait for."""
-        return self.state.attempt.suspects if self.state.attempt else ()
+        return frozenset(self.state.attempt.suspects if self.state.attempt else ())
 
     def press(self, key: str) -> str:
         """One key, as `Keys` names them. Returns "detach" for the key that detaches."""
@@ -135,7 +135,8 @@ class View:
         ranks, followed = self.state.ranks, self.followed
         if followed is None:
             return
-        odd = [r.rank for r in ranks if r.rank in self.suspects or (r.ended and r.ended.status != 0)]
+        suspects = self.suspects
+        odd = [r.rank for r in ranks if r.rank in suspects or (r.ended and r.ended.status != 0)]
         rows = odd or [rank.rank for rank in ranks]
         self._select_rank(next((rank for rank in rows if rank > followed.rank), rows[0]))
 

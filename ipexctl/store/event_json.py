@@ -18,6 +18,9 @@ from ipexctl.model.json_values import JsonObject, convert_json, to_json, to_json
 
 T = TypeVar("T")
 _LATEST = 1e11  # Unix seconds: no clock says more
+_CPUS_LIMIT = 1 << 23  # of the lists of one line, which take many times its bytes
+_CPU_LISTS, _CPU_SPAN = re.compile(rb'"([\d,-]{3,})"'), re.compile(rb"(\d{1,18})-(\d{1,18})")  # 0-15,32-47
+_DEPTH_LIMIT = 100  # values in each other: whatever walks through them calls itself
 # Fields and their keys: ``at`` is the stamp; an event's own ``at`` is a host's clock.
 _KEYS = {"at": "host_time", "selection_flags": "place"}
 
@@ -97,7 +100,19 @@ def read_line(data: bytes) -> JsonObject:
         raise DamagedRecordError("it is not JSON") from None
     if not isinstance(line, dict):
         raise DamagedRecordError("it is not an object")
+    spans = (span for text in _CPU_LISTS.findall(data) for span in _CPU_SPAN.findall(text))
+    if sum(max(int(last) - int(first), 0) for first, last in spans) > _CPUS_LIMIT:
+        raise DamagedRecordError("it has more CPUs than all hosts")
+    _check_depth(line, _DEPTH_LIMIT)
     return line
+
+
+def _check_depth(value: Any, limit: int) -> None:
+    if not limit:
+        raise DamagedRecordError("it is nested too deeply")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        if isinstance(inner, dict | list):
+            _check_depth(inner, limit - 1)
 
 
 def _parse_finite(text: str) -> float:

@@ -249,7 +249,8 @@ class EventMasker:
             yield event
         else:
             if isinstance(event, e.RunEnded | e.Ended):
-                for stream, last in self._streams.values():
+                ended, self._streams = self._streams, {}
+                for stream, last in ended.values():
                     if data := stream.feed(b"", partial=False):
                         yield replace(last, data=data)
             yield self._masker.mask_value(event)

@@ -3,7 +3,6 @@
 Members are in order of their names, with times of their files and nobody's user: the same run gives the same bytes."""
 
 import gzip
-import json
 import os
 import re
 import tarfile
@@ -17,7 +16,7 @@ from ipexctl.model.answers.saved import LeftOutPart, SupportPart
 from ipexctl.model.json_values import Record
 from ipexctl.model.secrets import MASK, looks_secret
 from ipexctl.model.text import group_pairs, printable
-from ipexctl.store.event_json import dump_ascii_json
+from ipexctl.store.event_json import dump_ascii_json, read_line
 from ipexctl.store.masking import Masker, StreamMasker
 from ipexctl.store.private_files import open_regular_file
 
@@ -142,8 +141,8 @@ def _mask_objects(file: IO[bytes], name: str, masker: Masker, *, with_output: bo
         try:
             if sum(map(data.count, (b",", b"[", b"{"))) > _VALUES_LIMIT:
                 raise ValueError
-            value = _mask_json(json.loads(data), masker, with_output)
-        except (ValueError, RecursionError):
+            value = _mask_json(read_line(data), masker, with_output)
+        except ValueError:
             yield from _mask_lines([data], masker)
             continue
         masked = dump_ascii_json(value).encode() + b"\n"

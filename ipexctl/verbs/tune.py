@@ -257,7 +257,7 @@ def _read_study(runs: Path, word: str, task: Tune) -> tuple[Tune, Sequence[Candi
     directory = Path(studies[0].directory) if studies else find_saved_run(runs, word)
     events = [stamped.event for stamped in read_saved_run(directory)]
     started = next((event for event in events if isinstance(event, e.StudyStarted)), None)
-    if started is None:
+    if started is None or not isinstance(started.task, Mapping):
         what = f"{printable(read_name(directory))} is no study that can be resumed"
         raise UsageError(what, hint=advise("runs", "--verb", "tune"))
     tried = [event for event in events if isinstance(event, CandidateTried)]
@@ -265,4 +265,6 @@ def _read_study(runs: Path, word: str, task: Tune) -> tuple[Tune, Sequence[Candi
     if more:
         spent = max((each.at + each.seconds / 2 for each in tried), default=0.0)
         given["budget"] = f"{spent + parse_span('--budget', task.budget):.0f}s"
-    return Tune(**given), tried
+    from ipexctl.model.task_schemas import check_fields  # the record may be another's
+
+    return check_fields(Tune, given), tried

@@ -34,7 +34,7 @@ def test_the_ranks_that_others_wait_for_are_the_same_on_the_screen_and_in_the_re
     view = watch(stream)
     report = make_report(view.state)
     assert report.run
-    assert report.run.suspects == view.suspects == (1,)
+    assert {*report.run.suspects} == view.suspects == {1}
     assert " 1 ◀ " in "\n".join(drawn(view))
 
 

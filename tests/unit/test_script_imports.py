@@ -19,6 +19,7 @@ from ipexctl.decide.script_imports import (
     describe_missing_modules,
     find_doubtful_imports,
     parse_import_table,
+    select_missing,
 )
 from ipexctl.model.toml import parse_toml
 from tests.tables import read_table
@@ -243,6 +244,11 @@ def test_the_warning_holds_the_command_that_helps() -> None:
 def test_a_long_script_takes_no_more_than_its_length(text: str) -> None:
     """The first took hours, the second 24 GB, before `run` had asked any host."""
     assert not find_doubtful_imports(Module("", "", text), (), (), TABLE)
+
+
+def test_what_an_interpreter_prints_beside_the_names_is_no_module() -> None:
+    """A directory of that name here ended `run` with an internal error."""
+    assert select_missing({"einops": "line 1", "tests": "line 2"}, "loading src . einops\n") == {"einops": "line 1"}
 
 
 def test_the_table_names_modules_and_distributions() -> None:

@@ -18,7 +18,7 @@ from ipexctl.model.text import format_all_ranks, format_ranks, group_pairs, join
 from ipexctl.protocol.hooks import RAISED
 from ipexctl.protocol.paths import HOOK_FILES, PROFILE_HOOK_FILES
 
-_FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f]+.*\(most recent call first\):")
+_FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f].*\(most recent call first\):")
 _FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)')
 _CRASHED = re.compile(r"^Current thread 0x.*\n(?:  File .*\n?)*", re.MULTILINE)  # faulthandler's last words
 _RAISED = re.compile(r'^  File "(.*)", line (\d{1,9})(?:, in (.*))?$', re.MULTILINE)  # of an exception, innermost last

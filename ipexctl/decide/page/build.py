@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from statistics import median
 from typing import Literal
 
@@ -82,6 +83,8 @@ class _PageBuilder:
         self._groups = {
             id(stall): {rank: group for group in group_stacks(stall.stacks) for rank in group.ranks} for stall in stalls
         }
+        self._open = group_pairs((rank, (stream, line.data)) for (rank, stream), line in state.open.items())
+        self._restarts = [describe_restart(*pair) for pair in pairwise(run.attempts)]
         self._stalled = {id(stall): (frozenset(stall.event.ranks), frozenset(stall.odd)) for stall in stalls}
         first = run.attempts[0]
         self._begun = min(self._convert(first.started.head, first.started.at, first.at), first.at)
@@ -154,8 +157,8 @@ class _PageBuilder:
             following = run.attempts[index + 1].at if index + 1 < len(run.attempts) else end
             stop, mark, result = self._classify_end(attempt, rank, following)
             if index:
-                why = describe_restart(run.attempts[index - 1], attempt)
-                marks.append(page.Mark(attempt.at - begun, "restart", " · ".join((f"started again on {host}", *why))))
+                why = " · ".join((f"started again on {host}", *self._restarts[index - 1]))
+                marks.append(page.Mark(attempt.at - begun, "restart", why))
             if mark is not None:
                 marks.append(replace(mark, at=max(mark.at - begun, 0.0)))
             alive = min(rank.at, stop) if rank.host in attempt.lost else stop
@@ -239,8 +242,7 @@ class _PageBuilder:
     def _build_log(self, row: page.RankRow) -> page.LogExcerpt:
         output = self._run.outputs[row.rank]
         lines, gap = self._list_lines(output)
-        for (rank, stream), line in self._state.open.items():
-            lines += (self._make_log_line(self._state.at, stream, line.data),) if rank == row.rank else ()
+        lines += tuple(self._make_log_line(self._state.at, *line) for line in self._open.get(row.rank, ()))
         return page.LogExcerpt(row.rank, row.host, lines, output.omitted, gap)
 
     def _list_lines(self, log: OutputLog) -> tuple[tuple[page.LogLine, ...], int]:

@@ -326,7 +326,8 @@ class RunFold:
         """Lines without an end are over with their ranks."""
         for of_launcher, splitter in self._launcher.items():
             self._add_launcher_lines(of_launcher, splitter.end(), at)
-        for (rank, stream), splitter in self._splitters.items():
+        splitters, self._splitters = self._splitters, {}
+        for (rank, stream), splitter in splitters.items():
             held = self.state.open.pop((rank, stream), None)
             self._add_lines(rank, held.host if held else "", stream, splitter.end(), at)
 

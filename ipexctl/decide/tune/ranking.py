@@ -4,7 +4,7 @@ that changes its speed fools nobody."""
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from statistics import fmean, linear_regression, median
 
 from ipexctl.model.answers.tune import TriedLaunch
@@ -16,6 +16,7 @@ from ipexctl.model.text import group_pairs
 RATES = {"pace": "steps/s", "samples_s": "samples/s", "tokens_s": "tokens/s", "losses": "losses/s"}
 _NEAR = 6  # measurements of the default that a rate is compared with
 _LEAST_NOISE = 0.005
+_GREATEST = 300.0  # of the logarithm of a ratio, and of the error of one: a script may print any number
 WARM_UP = 3  # steps that do not count
 _LEAST_TIME = 2.0  # seconds from which steps say how many are done in a second
 
@@ -74,13 +75,13 @@ class Ranking:
     def read_rate(self, rates: Mapping[str, float]) -> float | None:
         """The logarithm of the figure that counts, the greater the better; None without it."""
         rate = rates.get(self.metric, 0.0)
-        return self._sign * log(rate) if rate > 0 else None
+        return self._sign * log(rate) if 0 < rate < inf else None
 
     @property
     def noise(self) -> float:
         """The error of one measurement, as a share, from those of the default that follow each other."""
         steps = [(after[1] - before[1]) ** 2 for before, after in pairwise(self._defaults)]
-        return max(sqrt(fmean(steps) / 2) if steps else 0.0, _LEAST_NOISE)
+        return min(max(sqrt(fmean(steps) / 2) if steps else 0.0, _LEAST_NOISE), _GREATEST)
 
     def compare(self, rates: Mapping[str, float], at: float) -> float | None:
         """The logarithm of how many times these figures are better than the default's at that time."""
@@ -88,7 +89,8 @@ class Ranking:
         if rate is None or not near:
             return None
         times, values = [when - at for when, _ in near], [value for _, value in near]
-        return rate - (linear_regression(times, values).intercept if len(near) > 1 else values[0])
+        expected = linear_regression(times, values).intercept if len({*times}) > 1 else values[0]
+        return min(max(rate - expected, -_GREATEST), _GREATEST)
 
     def list_launches(self, least: int = 2) -> tuple[TriedLaunch, ...]:
         """Each launch with what is known of it, the best first. Bounds need ``least`` runs of it and of the default,

@@ -30,8 +30,8 @@ def format_answer(value: TuneAnswer) -> list[RenderableType]:
 def describe_candidate(tried: CandidateTried, state: RunState) -> str:
     """``launch 7, ppn 2: 1.12 ×, 1 run``."""
     name = describe_values(tried.values)
-    row = next(row for row in state.launches if row.name == name)
-    return f"launch {len(state.candidates) - 1}, {name}: {_describe(row)}"
+    known = next((f": {_describe(row)}" for row in state.launches if row.name == name), "")
+    return f"launch {len(state.candidates) - 1}, {name}{known}"
 
 
 def draw_study(state: RunState, width: int, height: int, now: float) -> RenderableType:
@@ -57,7 +57,7 @@ def draw_launches(width: int, launches: Sequence[TriedLaunch], most: int = _MOST
         if row.ratio is None:
             yield make_row(("✗ ", BAD), f"{name} ", remark)
             continue
-        bar = "━" * max(round(room * row.ratio / best), 1)
+        bar = "━" * max(round(room * (row.ratio / best)), 1)
         yield make_row(f"  {name} ", (f"{bar:<{room}} ", GOOD if row.ratio > 1.0 else QUIET), remark)
     if more := len(rows[most:]):
         yield make_row((f"  … and {more} more, on the page and in --json", QUIET))

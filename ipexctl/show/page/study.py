@@ -11,6 +11,7 @@ from ipexctl.show.page.drawings import make_tag
 from ipexctl.show.sanitise import escape
 
 _HEIGHT, _AXIS, _ROW = 260, 170, 24  # pixels: of the axes, between two of them, of a bar
+_AXES_LIMIT = 32  # parts that are varied
 _BARS = 220, 320  # pixels: where bars begin, and how long the longest is
 
 
@@ -24,27 +25,29 @@ def draw_study(value: AnyAnswer) -> list[Markup]:
 def draw_launches(value: TuneAnswer) -> Markup:
     """An axis for each part that was varied, and the last one for the rate; a line for each launch, the best marked."""
     rows = [row for row in value.launches if row.ratio is not None]
-    names = list(dict.fromkeys(name for row in rows for name in row.values))
-    words = {name: list(dict.fromkeys(["default", *(_word(row, name) for row in rows)])) for name in names}
+    names = list(dict.fromkeys(name for row in rows for name in row.values))[:_AXES_LIMIT]
+    every = [dict.fromkeys(["default", *(_word(row, name) for row in rows)]) for name in names]
+    places = [{word: at / max(len(words) - 1, 1) for at, word in enumerate(words)} for words in every]
     ratios = [row.ratio or 0.0 for row in rows] or [0.0]
     low, size = min(ratios), (max(ratios) - min(ratios)) or 1.0
-    words["× the default"] = [f"{low:.2f}", f"{max(ratios):.2f}"]
+    scale = {f"{low:.2f}": 0.0, f"{max(ratios):.2f}": 1.0}
     parts = []
     for row in reversed(rows):
-        shares = [words[name].index(_word(row, name)) / max(len(words[name]) - 1, 1) for name in names]
+        shares = [of_words[_word(row, name)] for name, of_words in zip(names, places, strict=True)]
         shares.append(((row.ratio or 0.0) - low) / size)
         points = " ".join(f"{20 + _AXIS * number},{_height(share)}" for number, share in enumerate(shares))
         kind = "c1" if row.name == value.best else "c7" if row.dropped else "c0"
         title = make_tag("title", f"{escape(row.name)}: {row.ratio:.2f} × the default")
         parts.append(make_tag("polyline", title, points=points, class_=f"launch {kind}"))
-    for number, (name, choices) in enumerate(words.items()):
+    axes = [*zip(names, places, strict=True), ("× the default", scale)]
+    for number, (name, choices) in enumerate(axes):
         x = 20 + _AXIS * number
         parts.append(make_tag("line", x1=x, x2=x, y1=_height(1.0), y2=_height(0.0), class_="grid"))
         heights = {escape(name): 14.0}
-        heights |= {escape(word): _height(at / max(len(choices) - 1, 1)) + 4 for at, word in enumerate(choices)}
+        heights |= {escape(word): _height(share) + 4 for word, share in choices.items()}
         parts += [make_tag("text", word, x=x + 6, y=y, class_="label") for word, y in heights.items()]
-    about = f"{pluralize(len(rows), 'launch')} over {pluralize(len(words), 'axis')}; the table says the same"
-    box = {"width": _AXIS * len(words), "height": _HEIGHT, "role": "img", "aria_label": about}
+    about = f"{pluralize(len(rows), 'launch')} over {pluralize(len(axes), 'axis')}; the table says the same"
+    box = {"width": _AXIS * len(axes), "height": _HEIGHT, "role": "img", "aria_label": about}
     return make_tag("svg", *parts, class_="study", **box)
 
 
@@ -56,7 +59,7 @@ def draw_bars(title: str, unit: str, launches: Sequence[TriedLaunch]) -> Markup:
     for number, row in enumerate(launches):
         y, rate = 48 + _ROW * number, row.rate or 0.0
         words = f"{rate:.1f} {unit}" if row.rate else row.why
-        size = end = longest * rate / best
+        size = end = longest * (rate / best)
         parts.append(make_tag("text", escape(row.name), x=left - 8, y=y, text_anchor="end"))
         parts.append(make_tag("rect", x=left, y=y - 13, width=f"{size:.1f}", height=16, fill="#2a6f97", class_="c1"))
         if row.low and row.high and row.ratio:

@@ -3,7 +3,6 @@
 import secrets
 import shlex
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,12 +17,12 @@ from ipexctl.model.hosts import Inventory, Link, LinkError
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.text import fold_names, format_cpus, format_time, pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
-from ipexctl.store.record import read_report
+from ipexctl.store.record import list_saved_runs, read_name, read_report
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import list_flags, make_started
 from ipexctl.verbs.run import run_discovery
 from ipexctl.verbs.run.profile import fetch_profile, make_profile
-from ipexctl.verbs.run.replay import find_saved_run, read_left_play, read_preparation
+from ipexctl.verbs.run.replay import read_left_play, read_preparation, read_run_ids
 from ipexctl.verbs.run.saved_logs import check_ranks, compare_stacks
 from ipexctl.verbs.run.watch import RunRemovedError, RunWatcher, make_removed_error
 
@@ -35,21 +34,29 @@ def ps(inventory: Inventory, context: Context) -> e.Workflow[None]:
     if survey.removable:
         text = advise("stop", "--orphans", text="some hosts keep directories of runs that are over:")
         yield e.Message(text, "warning", code="orphans")
-    runs = tuple(_describe_run(add_saved_end(run, context.state / "runs")) for run in survey.runs)
+    doubtful = any(run.has_lost_others for run in survey.runs)
+    records = list_records(context.state / "runs") if doubtful else {}
+    runs = tuple(_describe_run(add_saved_end(run, records)) for run in survey.runs)
     yield from e.finish_verb("ps", PsAnswer(runs, survey.orphans, inventory.names, survey.unreachable))
 
 
-def add_saved_end(run: run_discovery.DiscoveredRun, runs: Path) -> run_discovery.DiscoveredRun:
+def list_records(runs: Path) -> dict[str, Path]:
+    """The newest record of each run that is saved, by the run's name."""
+    every = list_saved_runs(runs)
+    return {next(read_run_ids(each), ""): each for each in every} | {read_name(each): each for each in every}
+
+
+def add_saved_end(run: run_discovery.DiscoveredRun, records: Mapping[str, Path]) -> run_discovery.DiscoveredRun:
     """The run with its end as this machine saw it, where its host does not know that: it was cut off or started anew,
     and others went on."""
-    if run.row.reason != "lost" and run.row.state != "gone":
+    record = records.get(run.row.run, records.get(run.row.run.partition(".")[0]))
+    if record is None or not run.has_lost_others:
         return run
-    with suppress(UsageError):
-        report = read_report(find_saved_run(runs, run.row.run))
-        if report and report.run and report.run.run == run.row.run and report.run.reason:
-            end = report.run
-            row = run.row._replace(state="ended", reason=end.reason, seconds=end.ended - end.started, output="")
-            return replace(run, head=end.head, row=row._replace(restart=len(end.restarts)))
+    report = read_report(record)
+    if report and report.run and report.run.run == run.row.run and report.run.reason:
+        end = report.run
+        row = run.row._replace(state="ended", reason=end.reason, seconds=end.ended - end.started, output="")
+        return replace(run, head=end.head, row=row._replace(restart=len(end.restarts)))
     return run
 
 

@@ -297,16 +297,17 @@ def _check_imports(
     searched = ":".join([directory, *(join_part(place, path) for path in paths)])
     words = (build_runtime(installed.marker).python, "-c", script_imports.FIND_MISSING, searched, *imported)
     try:
-        missing = context.links.open(head).run(Command(words, timeout=_INTERPRETER_TIMEOUT)).text.split()
+        printed = context.links.open(head).run(Command(words, timeout=_INTERPRETER_TIMEOUT)).text
     except LinkError:  # the start says more of it
         return ()
-    local = {name for name in missing if Path(name).is_dir() or Path(f"{name}.py").is_file()}
+    missing = script_imports.select_missing(imported, printed)
+    local = {name: place for name, place in missing.items() if Path(name).is_dir() or Path(f"{name}.py").is_file()}
     name = request.task.script
     if local and script.resolve().is_relative_to(Path.cwd()):
-        return script_imports.describe_local_modules({name: imported[name] for name in local}, name)
-    imported = {name: place for name, place in imported.items() if name in missing and name not in local}
+        return script_imports.describe_local_modules(local, name)
+    missing = {name: place for name, place in missing.items() if name not in local}
     return script_imports.describe_missing_modules(
-        imported, name, table, head.name, accelerate.has_ipex(installed.packages)
+        missing, name, table, head.name, accelerate.has_ipex(installed.packages)
     )
 
 

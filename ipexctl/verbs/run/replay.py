@@ -22,6 +22,7 @@ from ipexctl.store.record import EVENTS, MARK, RANKS, list_saved_runs, read_name
 _OUTPUT_EVENT_SIZE = 1 << 16  # bytes of a rank's output in one event
 _LINE_LIMIT = 1 << 25  # bytes: an answer of a thousand hosts is one
 _FILE_SIZE_LIMIT = (1 << 63) - 1  # bytes
+_READINGS_LIMIT = 4  # of each byte of a rank's file, on average: what was truncated meanwhile is referred to again
 
 
 def find_saved_run(runs: Path, word: str, *, with_ranks: bool = False) -> Path:
@@ -119,8 +120,8 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
             try:
                 line = event_json.read_line(raw)
                 if line.get("event") == "gap":
-                    lost = line.get("lines")
-                    what = pluralize(lost, "event") if isinstance(lost, int) else "events"
+                    lost = _read_count(line, "lines")
+                    what = pluralize(lost, "event") if lost else "events"
                     yield _make_warning(at, f"missing here, since they could not be stored: {what}")
                     continue
                 if "offset" in line:
@@ -197,12 +198,22 @@ def _make_warning(at: float, text: str) -> Stamped:
     return Stamped(at, e.Message(text, "warning", code="record-gap"))
 
 
+def _read_count(line: JsonObject, key: str) -> int:
+    """What is missing, 0 where that is not known."""
+    count = line.get(key)
+    return count if isinstance(count, int) and 0 < count <= _FILE_SIZE_LIMIT else 0
+
+
+_MARKS = re.compile(rb"(?:%s[^\n]*\n)+" % re.escape(MARK))
+
+
 class _RankFiles:
     """The ranks' files of one record, and how far each has been shown."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._shown: dict[tuple[int, e.Stream], int] = {}
+        self._read: dict[tuple[int, str], int] = {}  # bytes of each
         self._hosts: dict[int, str] = {}
 
     def read(self, line: JsonObject) -> Iterator[Stamped]:
@@ -224,9 +235,7 @@ class _RankFiles:
             offset = start + len(data)
             partial = event.partial if offset >= end else not data.endswith(b"\n")
             yield Stamped(stamped.at, e.Output(event.rank, event.host, event.stream, data, partial))
-        lost = line.get("lost")
-        missing = end - offset + (lost if isinstance(lost, int) else 0)
-        if missing:
+        if missing := end - offset + _read_count(line, "lost"):
             yield _make_warning(
                 stamped.at, f"missing here: {pluralize(missing, 'byte')} of rank {event.rank} ({event.stream})"
             )
@@ -245,10 +254,11 @@ class _RankFiles:
 
     def _skip_marks(self, key: tuple[int, str], offset: int) -> int:
         """Where the rank's own bytes go on: behind the marks that begin there, which say what other events do."""
-        while (piece := next(self._read_pieces(key, offset, offset + _OUTPUT_EVENT_SIZE), None)) and piece[
-            1
-        ].startswith(MARK):
-            offset += piece[1].find(b"\n", len(MARK)) + 1 or len(piece[1])
+        while piece := next(self._read_pieces(key, offset, offset + _OUTPUT_EVENT_SIZE), None):
+            if not piece[1].startswith(MARK):
+                break
+            marks = _MARKS.match(piece[1])
+            offset += marks.end() if marks else len(piece[1])
         return offset
 
     def _read_pieces(self, key: tuple[int, str], offset: int, end: int) -> Iterator[tuple[int, bytes]]:
@@ -261,8 +271,11 @@ class _RankFiles:
         with file:
             with suppress(OSError):  # behind its end
                 end = min(end, os.lseek(file.fileno(), offset, os.SEEK_HOLE))
+                if self._read.get(key, 0) > _READINGS_LIMIT * os.lseek(file.fileno(), 0, os.SEEK_HOLE):
+                    return
             while offset < end and (data := os.pread(file.fileno(), min(_OUTPUT_EVENT_SIZE, end - offset), offset)):
                 if offset + len(data) < end:
                     data = data[: data.rfind(b"\n") + 1 or len(data)]
+                self._read[key] = self._read.get(key, 0) + len(data)
                 yield offset, data
                 offset += len(data)

@@ -14,7 +14,7 @@ from ipexctl.model.events import Message, Workflow
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record, field, select_attributes
 from ipexctl.model.launch import Running
-from ipexctl.model.text import fold_names, printable
+from ipexctl.model.text import fold_names, group_pairs, printable
 from ipexctl.protocol.messages import RunRow
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.run.watch import RunWatcher
@@ -46,6 +46,11 @@ class DiscoveredRun(Record):
     def is_over(self) -> bool:
         return self.row.state in {"ended", "gone"}
 
+    @property
+    def has_lost_others(self) -> bool:
+        """Whether its host may not know how it ended."""
+        return self.row.reason == "lost" or self.row.state == "gone"
+
 
 class RunSurvey(Record):
     """What all hosts that answered keep; ``orphans`` are directories whose guard is gone: also of runs that go on on
@@ -72,12 +77,14 @@ def find_runs(inventory: Inventory, context: Context) -> Workflow[RunSurvey]:
     # Entries of one machine list the same; of a run whose head was lost, the host that leads it now knows most.
     runs.sort(key=lambda run: (_measure_knowledge(run.row), run.row.restart))
     unique = dict[str, DiscoveredRun]()
+    leaderless = group_pairs(
+        (run.row.run, (run.head, run.row.directory)) for run in runs if run.row.state == LEADERLESS
+    )
     for run in runs:
         before = unique.get(run.row.run)
         cut_off = before if before and before.row.reason == "lost" else before and before.cut_off
-        parts = [each for each in runs if each.row.run == run.row.run]
-        away = {each.head: each.row.directory for each in parts if each.row.state == run.row.state == LEADERLESS}
-        unique[run.row.run] = replace(run, away=away, cut_off=cut_off)
+        away = leaderless.get(run.row.run, ()) if run.row.state == LEADERLESS else ()
+        unique[run.row.run] = replace(run, away=dict(away), cut_off=cut_off)
     orphans = [OrphanDirectory(host, *row) for host, answer in answers.items() for row in answer.orphans]
     found = sorted(unique.values(), key=lambda run: run.row.started)
     return RunSurvey(tuple(found), tuple(orphans), tuple(unreachable), tuple(answers))

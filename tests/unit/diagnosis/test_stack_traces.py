@@ -422,6 +422,11 @@ def test_stacks_that_all_differ_take_time_that_grows_with_their_number_alone() -
     assert groups[1].where.startswith("a.py:5 f ← b.py:1 g")
 
 
+def test_a_line_that_begins_like_a_thread_takes_no_more_time_than_to_read_it() -> None:
+    """A stack of 32 KiB took two seconds, and a host's of 4 MiB hours. The limit of each test ends it."""
+    assert parse_main_thread("Thread 0x" + "a" * (1 << 21) + "(" * (1 << 21)) == ()
+
+
 def test_a_stack_of_our_hook_alone_is_described_by_its_state() -> None:
     ending = dump("/x/sitecustomize.py:140 wait_for_gloo_threads")
     assert format_comparison(group_stacks([stack(0, ending, "S")]), 1) == ["  rank 0  no stack: sleeps"]

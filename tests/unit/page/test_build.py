@@ -59,6 +59,18 @@ def test_the_page_of_many_ranks_takes_time_that_grows_with_their_number_alone() 
     assert [number for number, row in enumerate(page.rows) if "odd" in kinds(row)] == [3]
 
 
+def test_the_page_of_many_hosts_that_were_started_again_takes_time_that_grows_with_their_number_alone() -> None:
+    """What a restart lost was computed again for each rank, from all pairs of hosts of before and after it; and each
+    rank's log looked at the open lines of all. The limit of each test ends it."""
+    hosts = tuple(f"n{number}" for number in range(6000))
+    starts = [e.RunStarted("r1", "n0", hosts, "mpirun", restart=number) for number in range(3)]
+    lines = [e.Output(rank, host, "out", b"x\ny", partial=True) for rank, host in enumerate(hosts)]
+    events = [*starts, *lines, e.Ended("run", Exit.LOST)]
+    page = fold_page(Stamped(START + 20 + number / 100, event) for number, event in enumerate(events))
+    assert [line.text for line in page.logs[-1].lines] == ["x", "y"]
+    assert {kind for _, kind in marks(page)} == {"restart"}
+
+
 def test_stacks_that_were_asked_for_after_a_stall_are_not_those_of_the_stall() -> None:
     stream = list(make_run("hang"))
     [(index, at, bad)] = [

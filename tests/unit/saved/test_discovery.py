@@ -18,7 +18,7 @@ from ipexctl.protocol.paths import RUNS
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.run import run_discovery
-from ipexctl.verbs.run.manage import find_watcher
+from ipexctl.verbs.run.manage import find_watcher, ps
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, make_watcher
 from tests.fakes import FakeLink, FakeOpener
 from tests.unit.show.streams import START, fold, stamp
@@ -149,3 +149,18 @@ def test_the_end_that_a_host_saw_which_lost_the_others_counts_where_none_of_them
     rows["b"] = RunRow(*about, "running", ["b"], PLACE, restart=1)
     events = list(find_watcher("attach", None, inventory, context))
     assert not [event for event in events if isinstance(event, e.Message)]
+
+
+@pytest.mark.timeout(120)
+def test_thousands_of_runs_that_hosts_list_take_time_that_grows_with_their_number_alone(tmp_path: Path) -> None:
+    """Each was compared with all, and looked for among all that is saved here."""
+
+    def list_runs(host: Host, _: Command) -> Completed:
+        names = [f"{host.name}-{number}" for number in range(12_000)]
+        runs = [RunRow(name, "t", "me", 1.0, 1, "gone", [], f"/h/{RUNS}/{name}-h0") for name in names]
+        return Completed(0, KINDS.write(RunListing(runs)) + b"\n")
+
+    inventory = Inventory(tuple(Host(name, name) for name in "abcde"))
+    context = Context(FakeOpener(list_runs), tmp_path, tmp_path)
+    [listed] = [event.value for event in ps(inventory, context) if isinstance(event, e.Answer)]
+    assert len(getattr(listed, "runs", ())) == 60_000

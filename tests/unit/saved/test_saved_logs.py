@@ -15,7 +15,7 @@ from ipexctl.model.answers.manage import RankStacksAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.protocol.messages import RunRow
 from ipexctl.store.record import RunRecord, make_name
-from ipexctl.verbs.run.manage import add_saved_end
+from ipexctl.verbs.run.manage import add_saved_end, list_records
 from ipexctl.verbs.run.report import report
 from ipexctl.verbs.run.run_discovery import DiscoveredRun
 from ipexctl.verbs.run.saved_logs import (
@@ -136,11 +136,12 @@ def test_a_rank_that_wrote_nothing_is_named(tmp_path: Path) -> None:
 def test_ps_believes_what_was_seen_here_before_a_host_that_was_cut_off(tmp_path: Path, state: str, reason: str) -> None:
     save(tmp_path)
     row = RunRow("1031-k7", "t", "me", 1.0, 2, state, ["xeon00"], "/d", reason=reason, seconds=1.0, output="step 1\n")
-    seen = add_saved_end(DiscoveredRun("xeon01", row), tmp_path).row
+    records = list_records(tmp_path)
+    seen = add_saved_end(DiscoveredRun("xeon01", row), records).row
     assert (seen.state, seen.reason, seen.output) == ("ended", "done", "")
     assert seen.seconds > 2.0
     for unknown in (row._replace(run="other"), row._replace(state="ended", reason="rank")):
-        assert add_saved_end(DiscoveredRun("xeon01", unknown), tmp_path).row == unknown
+        assert add_saved_end(DiscoveredRun("xeon01", unknown), records).row == unknown
 
 
 def test_the_stacks_of_the_last_stall_are_kept_with_the_run(tmp_path: Path) -> None:

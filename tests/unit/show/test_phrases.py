@@ -82,6 +82,11 @@ def test_a_line_is_broken_at_blanks_only_and_nothing_is_lost(line: str, width: i
         assert copied or phrases.count_cells(row) <= width or len(row.split()) == 1
 
 
+def test_a_megabyte_with_an_open_quote_is_broken_in_no_time() -> None:
+    """A message of a host held the screen for hours: each of its parts was read from the first one on."""
+    assert len(phrases.fold_line("' " + "a: " * 400_000, 80)) > 1000
+
+
 @pytest.mark.parametrize(("hint", "rows"), read_table("phrases/of_a_hint_sentences_are_broken_and_commands_are_not"))
 def test_of_a_hint_sentences_are_broken_and_commands_are_not(hint: str, rows: list[str]) -> None:
     assert phrases.fold_line(hint, 22, copied=True) == rows

@@ -2,14 +2,16 @@
 
 import io
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 from rich.console import Console
 
 from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model import events as e
-from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.launch import Running
+from ipexctl.model.run_state import LineKey, OpenLine
 from ipexctl.protocol import frames, journal
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.rank_log import RankLogs
@@ -19,7 +21,7 @@ from ipexctl.show.sinks import Plain
 from ipexctl.show.typeset import Line
 from ipexctl.show.view import View
 from tests.unit.page.runs import make_launch
-from tests.unit.show.streams import feed, fold, fold_state, stamp
+from tests.unit.show.streams import START, feed, fold, fold_state, stamp
 
 FROM = journal.ResumeChosen("ckpt/step_1200.pt", 1.0, 412 << 20, 9.0, ["node1"])
 
@@ -152,3 +154,31 @@ def test_a_machine_that_hears_nobody_draws_no_host_as_dead() -> None:
     Console(file=out, width=80, height=24).print(draw_run(View(fold_state(stamped), RankLogs()), 80, 24, 99.0))
     assert out.getvalue().count("no connection to") == 1
     assert "no sign of life" in out.getvalue()
+
+
+class Unsearched(tuple[int, ...]):
+    """Ranks among which none is looked for."""
+
+    def __contains__(self, rank: object) -> bool:
+        raise AssertionError(rank)
+
+
+class Unlisted(dict[LineKey, OpenLine]):
+    def items(self) -> NoReturn:
+        raise AssertionError(len(self))
+
+
+def test_no_rank_is_looked_for_among_all_others() -> None:
+    """A screen of ten thousands of ranks stood still: each was looked for among those that stall, and those that have
+    failed, and the end of each looked at the open lines of all."""
+    count, pipe = 40, Pipe(io.BytesIO())
+    begun = [e.Started("run", "t.py", ("a",)), e.RunStarted("r1", "a", ("a",) * count, "t.py")]
+    state = fold_state(stamp([*begun, e.Stalled(Unsearched(range(count)), 60.0, "some", {})]))
+    Console(file=io.StringIO(), width=80).print(draw_run(View(state, RankLogs()), 80, 24, state.at))
+    ends = [e.RankEnded(rank, "a", 1) for rank in range(count)]
+    report = fold(stamp([*begun, *ends, e.RunEnded("r1", "rank"), e.Ended("run", Exit.OK)]))
+    assert report.run
+    format_run_card(replace(report.run, followers=Unsearched(report.run.followers)))
+    state = fold_state(stamp([*begun, e.Output(0, "a", "out", b"y", partial=True)]))
+    state.open = Unlisted(state.open)
+    Plain(pipe, pipe).handle_event(e.Stamped(START, ends[0]), state)

@@ -1,0 +1,114 @@
+"""Records of saved runs that somebody else wrote: they may hold any value that JSON has."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ipexctl.cli import app
+from ipexctl.decide.run.fold import RunFold
+from ipexctl.model import events as e
+from ipexctl.model.errors import Exit
+from ipexctl.store.masking import EventMasker, Masker
+from ipexctl.verbs.run.replay import read_saved_run
+
+Line = Mapping[str, object]
+STARTED: Line = {"at": 1.0, "event": "started", "verb": "run", "title": "x", "hosts": []}
+STUDY: Line = {"at": 1.0, "event": "study-started", "knobs": {}, "task": [1], "metric": "pace", "minimize": False,
+               "budget": 1.0, "seed": 0, "steps": 1}  # fmt: skip
+TRIED: Line = {"at": 2.0, "event": "candidate-tried", "outcome": "measured", "host_time": 1.0, "seconds": 1.0}
+OUTPUT: Line = {"at": 2.0, "event": "output", "rank": 0, "host": "h", "stream": "out", "partial": False}
+
+
+def write(directory: Path, lines: Sequence[Line | str], output: bytes = b"") -> Path:
+    """Makes a record of these lines, and of what rank 0 wrote."""
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    (directory / "ranks").mkdir()
+    (directory / "events.jsonl").write_text("\n".join(texts) + "\n")
+    (directory / "ranks" / "0.out").write_bytes(output)
+    return directory
+
+
+def nest(depth: int, opening: str, closing: str) -> str:
+    value = opening * depth + "1" + closing * depth
+    return f'{{"at": 1.0, "event": "answer", "kind": "another", "value": {{"a": {value}}}}}'
+
+
+RANK: Line = {"at": 1, "event": "run-started", "run": "r", "head": "h", "ranks": ["h"], "command": "c"}
+ENDED: Line = {"at": 3, "event": "run-ended", "run": "r", "reason": "done"}
+FAILURE: Line = {"host": "h", "kind": "step", "what": "w", "hint": "ipexctl 'x"}
+RATES = [({}, 1e-308), ({"ppn": 2}, 1e308), ({}, 1e308), ({"ppn": 1}, 1e-308)]
+RECORDS: dict[str, list[Line | str]] = {
+    "lists in each other": [STARTED, nest(700, "[", "]")],
+    "objects in each other": [STARTED, nest(90, '{"a": ', "}")],
+    "more lost bytes than digits": [
+        STARTED, json.dumps(OUTPUT)[:-1] + f', "offset": 0, "length": 1, "lost": {"9" * 4300}}}',
+        f'{{"event": "gap", "lines": {"9" * 4300}}}',
+    ],
+    "half an option": [{**STARTED, "place": ["-f"]}, RANK, {**ENDED, "reason": "rank"}],
+    "CPUs without an end": [
+        STARTED, {"at": 1, "event": "facts-read", "host": "h", "facts": {"cpus_online": "0-99999999999"}},
+    ],
+    "half a command": [STARTED, {"at": 1, "event": "host-failed", "failure": FAILURE}],
+    "a run without ranks": [STARTED, {**RANK, "ranks": []}, ENDED],
+    "a launch of no study": [STARTED, {**TRIED, "values": {}, "rates": {"pace": 1.0}}],
+    "rates beyond measure": [STUDY, *({**TRIED, "values": values, "rates": {"pace": rate}} for values, rate in RATES)],
+    "a checkpoint of many digits": [
+        STARTED, *({**RANK, "restart": at, "resumed": {"name": f"step-{'9' * 5000}"}} for at in (1, 2)),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_no_record_ends_a_command_with_an_internal_error(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (directory := tmp_path / "record").mkdir()
+    write(directory, RECORDS[name])
+    archive = str(tmp_path / "archive.tar.gz")
+    support, resume = ["support", "--yes", "-o", archive], ["tune", "--resume"]
+    commands = (["replay"], ["replay", "--json"], ["report"], ["runs"], ["logs"], support, resume)
+    for command in commands:
+        done = CliRunner().invoke(app, [*command, str(directory)])
+        assert done.exit_code != Exit.INTERNAL, (command, done.output[-300:])
+
+
+def test_bytes_that_a_record_refers_to_again_and_again_are_shown_a_few_times(tmp_path: Path) -> None:
+    """A hundred bytes of the record were all of the rank's file, as often as they stood there."""
+    output = b"x" * 9999 + b"\n"
+    whole = {**OUTPUT, "offset": 0, "length": len(output)}
+    write(tmp_path, [STARTED, *[whole] * 1000], output)
+    shown = [stamped.event for stamped in read_saved_run(tmp_path)]
+    assert 1 <= sum(isinstance(event, e.Output) for event in shown) <= 5
+    assert sum(isinstance(event, e.Message) and event.code == "record-gap" for event in shown) > 990
+
+
+def test_marks_behind_each_other_are_passed_over_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was a reading of 64 KiB. What a rank wrote behind them is shown."""
+    count, pread = 0, os.pread
+
+    def read(*arguments: int) -> bytes:
+        nonlocal count
+        count += 1
+        return pread(*arguments)
+
+    monkeypatch.setattr(os, "pread", read)
+    marks = b"\n[ipexctl: 3 bytes missing here: not stored]\n" * 2000
+    write(tmp_path, [STARTED, {**OUTPUT, "offset": 0, "length": 2}], b"a\n" + marks + b"b\n")
+    written = [event.data for stamped in read_saved_run(tmp_path) if isinstance(event := stamped.event, e.Output)]
+    assert written == [b"a\n", b"b\n"]
+    assert count < 20
+
+
+def test_ends_of_many_ranks_again_and_again_take_time_that_grows_with_the_record_alone() -> None:
+    """Each end of a run, and each start, looked at all streams of before. The limit of each test ends it."""
+    masker, fold = EventMasker(Masker({})), RunFold()
+    events = [e.Stamped(1.0, e.Output(rank, "h", "out", b"x\n")) for rank in range(30_000)]
+    events += [e.Stamped(2.0, e.RunEnded("r", "done")) for _ in range(30_000)]
+    for stamped in masker.mask_events(events):
+        fold.handle_event(stamped)
+    assert fold.state.open == {}
