@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator
 
-from ipexctl.decide.parsing.dialects import MachineFile, write_inventory, write_machine_file
+from ipexctl.decide.parsing.dialects import write_inventory, write_machine_file
 from ipexctl.decide.parsing.validators import KEYS
 from ipexctl.model.answers.hosts import HostsAnswer, ListedHost
 from ipexctl.model.events import Event, Message, Started, finish_verb
@@ -13,13 +13,13 @@ from ipexctl.model.text import group_pairs, join_names, pluralize, printable
 
 def hosts(inventory: Inventory, *, machine_file: bool = False) -> Iterator[Event]:
     """Yields a `HostsAnswer`, whose ``text`` is the inventory as ipexctl or (``machine_file``) Hydra reads it."""
-    written = write_machine_file(inventory) if machine_file else MachineFile(write_inventory(inventory), ())
+    text, warnings = write_machine_file(inventory) if machine_file else (write_inventory(inventory), [])
     title = f"{pluralize(len(inventory), 'host')} from {printable(inventory.source)} (node0 = {inventory.head.name})"
     yield Started("hosts", title, inventory.names)
-    for warning in (*_find_misspelt_keys(inventory), *written.warnings):
+    for warning in (*_find_misspelt_keys(inventory), *warnings):
         yield Message(warning, "warning")
     listed = tuple(_list_host(host) for host in inventory)
-    yield from finish_verb("hosts", HostsAnswer(inventory.source, listed, written.text))
+    yield from finish_verb("hosts", HostsAnswer(inventory.source, listed, text))
 
 
 def _list_host(host: Host) -> ListedHost:

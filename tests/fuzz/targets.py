@@ -175,7 +175,7 @@ def variables(data: bytes) -> bool:
 
 
 def ssh_arguments(data: bytes) -> bool:
-    return bool(read_ssh_arguments(decode(data)).values)
+    return bool(read_ssh_arguments(decode(data))[0])
 
 
 def requirements(data: bytes) -> bool:

@@ -16,7 +16,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ipexctl.act.inputs import expand_home
 from ipexctl.model.errors import Exit, UsageError
@@ -39,14 +39,6 @@ class KnownHost(Record):
     marker: str
     kind: str  # ssh-ed25519, ssh-rsa …
     blob: bytes
-
-
-class HostKeyStatus(NamedTuple):
-    """The state of a host key. ``entry`` is the line that decided, None for an unknown key. "certificate": only a
-    certificate authority is known for the host, and host certificates are not supported."""
-
-    state: KeyState
-    entry: KnownHost | None = None
 
 
 def compute_fingerprint(blob: bytes) -> str:
@@ -184,9 +176,11 @@ class KnownHosts:
         """Returns the key types known for a host, which it should be asked for."""
         return list(dict.fromkeys(entry.kind for entry in self.find_entries(name) if not entry.marker))
 
-    def judge_key(self, name: str, blob: bytes, *, also: str = "") -> HostKeyStatus:
-        """Looks up the key a host shows. ``also`` is a second name to accept it under (the host without its port). A
-        revoked key is refused even if another line accepts it; a host known by another key only has "changed"."""
+    def judge_key(self, name: str, blob: bytes, *, also: str = "") -> tuple[KeyState, KnownHost | None]:
+        """Looks up the key a host shows; returns also the line that decided. ``also`` is a second name to accept it
+        under (the host without its port). A revoked key is refused even if another line accepts it; a host known by
+        another key only has "changed". "certificate": only a certificate authority is known for the host, and host
+        certificates are not supported."""
         entries = self.find_entries(name)
         everything = entries + (self.find_entries(also) if also else [])
         found: dict[KeyState, list[KnownHost]] = {  # the first that has an entry counts
@@ -195,10 +189,7 @@ class KnownHosts:
             "changed": [entry for entry in entries if not entry.marker],
             "certificate": [entry for entry in everything if entry.marker == "@cert-authority"],
         }
-        return next(
-            (HostKeyStatus(state, matching[0]) for state, matching in found.items() if matching),
-            HostKeyStatus("unknown"),
-        )
+        return next(((state, matching[0]) for state, matching in found.items() if matching), ("unknown", None))
 
     def record_key(self, name: str, kind: str, blob: bytes) -> Path:
         """Appends the key of an unknown host to the first file and returns its path. Raises `OSError`."""

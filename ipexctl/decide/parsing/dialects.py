@@ -4,15 +4,7 @@ from dataclasses import replace
 
 from ipexctl.decide.parsing import validators
 from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.json_values import Record
 from ipexctl.model.text import group_pairs, printable
-
-
-class MachineFile(Record):
-    """A file's text, and one sentence for each thing it could not carry (also in the text, as comments)."""
-
-    text: str
-    warnings: tuple[str, ...]
 
 
 def write_inventory(inventory: Inventory) -> str:
@@ -42,9 +34,10 @@ def write_list_entry(host: Host) -> str:
     return " ".join([user + _bracket_ipv6(host.name) + slots, *pairs])
 
 
-def write_machine_file(inventory: Inventory) -> MachineFile:
+def write_machine_file(inventory: Inventory) -> tuple[str, list[str]]:
     """Returns the hosts for Intel MPI and MPICH, ``address:slots user=…``: one line a host, its name as a comment where
-    it is not the address, and above it what is lost. Intel MPI 2021.18 refuses MPICH's ``binding=``: not written."""
+    it is not the address, and above it what is lost; and a sentence for each such loss. Intel MPI 2021.18 refuses
+    MPICH's ``binding=``: not written."""
     lines: list[str] = []
     warnings: list[str] = []
     for host in inventory:
@@ -59,7 +52,7 @@ def write_machine_file(inventory: Inventory) -> MachineFile:
         user = f" user={host.user}" if host.user else ""
         name = f"  # {host.name}" if host.name != host.address else ""
         lines.append(f"{_bracket_ipv6(host.address)}{slots}{user}{name}")
-    return MachineFile("\n".join(lines) + "\n", tuple(warnings))
+    return "\n".join(lines) + "\n", warnings
 
 
 def _bracket_ipv6(name: str) -> str:

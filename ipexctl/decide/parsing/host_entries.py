@@ -190,10 +190,10 @@ def resolve_words(words: dict[str, Word]) -> tuple[str, ...]:
     for name in validators.SSH_ARGUMENTS:
         if name not in words:
             continue
-        read = read_ssh_arguments(words[name].text)
-        refused = [key for key, text in read.values.items() if validators.KEYS[key](text)]
-        unused = [*read.ignored, *(f"{key} in {name}" for key in refused)]
-        for key, text in read.values.items():
+        values, without_effect = read_ssh_arguments(words[name].text)
+        refused = [key for key, text in values.items() if validators.KEYS[key](text)]
+        unused = [*without_effect, *(f"{key} in {name}" for key in refused)]
+        for key, text in values.items():
             if key not in refused:
                 words.setdefault(key, Word(text, words[name].origin))
         ignored += unused

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 
-from ipexctl.model.json_values import Record, field
-
 _WITH_VALUE = "BbcDEeFIiJLlmOopPQRSWw"  # letters of ssh(1) that take a word
 _LETTERS = {"i": "IdentityFile", "J": "ProxyJump", "l": "User", "p": "Port"}
 _KEYS = {"proxyjump": "jump", "user": "user", "port": "port", "identityfile": "key"}
@@ -32,20 +30,14 @@ _ONE_FILE = re.compile(r"(?!/dev/null$|none$)[^\s%$]+")
 _OPTION = re.compile(r"\s*(\w+)\s*(?:=\s*|\s)(.*)", re.DOTALL)
 
 
-class SSHArguments(Record):
-    """``values`` are by key of a host; ``ignored`` are the names of options that have no effect."""
-
-    values: Mapping[str, str] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
-
-
 @lru_cache(1024)  # the hosts of a group have the same
-def read_ssh_arguments(text: str) -> SSHArguments:
-    """Returns what the words of a command line of ssh say of a host."""
+def read_ssh_arguments(text: str) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Returns what the words of a command line of ssh say of a host, by its key, and the names of options that have no
+    effect."""
     try:
         options, _ = _split_options(shlex.split(text))
     except ValueError:  # a quotation mark without its partner
-        return SSHArguments({}, (text,))
+        return {}, (text,)
     values: dict[str, str] = {}
     ignored: list[str] = []
     for name, value in options:
@@ -64,7 +56,7 @@ def read_ssh_arguments(text: str) -> SSHArguments:
     checks = [name for name in ignored if name.partition(" ")[0].lower() in HOST_KEY_OPTIONS]
     known = {*checks}  # one of them stands for all: they come together
     named = dict.fromkeys(checks[0] if name in known else name for name in ignored)
-    return SSHArguments(values, tuple(islice(named, _NAMED_LIMIT)))
+    return values, tuple(islice(named, _NAMED_LIMIT))
 
 
 def _is_harmless(name: str) -> bool:

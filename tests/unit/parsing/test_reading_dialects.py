@@ -81,13 +81,13 @@ def test_a_hostfile_loses_nothing(inventory: Inventory) -> None:
 @given(st.lists(HOST, min_size=1, max_size=5, unique_by=lambda host: host.address))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_machine_file_carries_what_it_can_and_says_the_rest(hosts: list[Host]) -> None:
-    written = write_machine_file(Inventory(tuple(hosts), "hosts"))
-    again = parse_inventory(written.text, "again")
+    text, warnings = write_machine_file(Inventory(tuple(hosts), "hosts"))
+    again = parse_inventory(text, "again")
     assert [(host.address, host.slots, host.user) for host in again] == [
         (host.address, host.slots, host.user) for host in hosts
     ]
     for host in hosts:
-        about = " ".join(warning for warning in written.warnings if warning.startswith(f"{host.name}: "))
+        about = " ".join(warning for warning in warnings if warning.startswith(f"{host.name}: "))
         assert host.key is None or f"key={host.key}" in about
         assert host.port is None or f"port={host.port}" in about
         assert ":" not in host.address or "IPv6" in about
@@ -96,7 +96,7 @@ def test_a_machine_file_carries_what_it_can_and_says_the_rest(hosts: list[Host])
 def test_each_file_in_its_own_words() -> None:
     text = "node0 address=10.0.0.1 slots=4 user=bob\nnode1 slots=2 port=2222\n[amx]\nnode1\n"
     inventory = parse_inventory(text, "hosts")
-    assert write_machine_file(inventory).text == (
+    assert write_machine_file(inventory)[0] == (
         "10.0.0.1:4 user=bob  # node0\n# node1: no field of Intel MPI and MPICH holds port=2222\nnode1:2\n"
     )
     assert write_inventory(inventory) == (
@@ -106,7 +106,7 @@ def test_each_file_in_its_own_words() -> None:
 
 def test_no_file_tells_to_write_over_the_one_the_hosts_are_read_from() -> None:
     inventory = parse_inventory("n0\nn1 slots=2", "hostfile")
-    for text in (write_inventory(inventory), write_machine_file(inventory).text):
+    for text in (write_inventory(inventory), write_machine_file(inventory)[0]):
         assert not re.search(r"> *(\./)?hostfile\b", text)
 
 
