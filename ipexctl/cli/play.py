@@ -126,7 +126,7 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
     from ipexctl.decide.planning.init import Answers, Question
     from ipexctl.model.errors import UsageError, advise
     from ipexctl.model.json_values import select_attributes
-    from ipexctl.verbs.play.init import Source, Target, init, read_source
+    from ipexctl.verbs.play.init import Target, init, read_source
 
     asking = not flags.yes
     if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -134,9 +134,9 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
         raise UsageError("init asks a few questions, which needs a terminal", hint=hint)
 
     unnamed = not (hosts.hosts or hosts.hostfile)
-    source = read_source(flags.from_, cwd=Path.cwd(), hosts=unnamed) if flags.from_ else Source()
+    inventory, config = read_source(flags.from_, cwd=Path.cwd(), hosts=unnamed) if flags.from_ else (None, None)
     target = Path(os.path.abspath(flags.playbook))  # noqa: PTH100 - links stay as they are written
-    inventory, hostfile = source.inventory, None
+    hostfile = None
     default = os.environ.get("IPEXCTL_HOSTFILE") or ("hostfile" if Path("hostfile").is_file() else None)
     named = hosts.hostfile or default
     if hosts.hosts or hosts.hostfile or (inventory is None and named):
@@ -153,7 +153,7 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
         **select_attributes(flags, "args", "ppn", "ipex", "backend", "torch", "precision", "port"),
     )
     place = Target(target, target.with_name("hostfile"), hostfile, flags.force)
-    return init(answers, inventory, source.config, place, context, _ask_on_terminal if asking else None)
+    return init(answers, inventory, config, place, context, _ask_on_terminal if asking else None)
 
 
 examples_app = typer.Typer(name="examples", invoke_without_command=True)

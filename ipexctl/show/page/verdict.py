@@ -20,10 +20,6 @@ class RunVerdict(Record):
     lines: tuple[str, ...] = ()
     details: tuple[tuple[str, str], ...] = ()
 
-    @property
-    def glyph(self) -> str:
-        return {"good": "✓", "bad": "✗", "warn": "●"}[self.state]
-
 
 def make_verdict(page: RunPage) -> RunVerdict:
     """The verdict on a run that has ended, or the state of one that goes on."""

@@ -37,13 +37,6 @@ Ask = Callable[[Question], str]
 _COPY_SCRIPT = advise("examples", "copy", "train_ddp.py", text="name yours; this copies one to begin with:")
 
 
-class Source(Record):
-    """The contents of an existing file: hosts, or an Accelerate configuration, or (through its hostfile) both."""
-
-    inventory: Inventory | None = None
-    config: AccelerateConfig | None = None
-
-
 class Target(Record):
     """The files to write; ``hosts`` is an existing hostfile to use instead of writing one, or None."""
 
@@ -53,20 +46,20 @@ class Target(Record):
     force: bool = False
 
 
-def read_source(path: str, *, cwd: Path, hosts: bool = True) -> Source:
+def read_source(path: str, *, cwd: Path, hosts: bool = True) -> tuple[Inventory | None, AccelerateConfig | None]:
     """Reads an Accelerate ``default_config.yaml`` (and the ``hosts`` it names), or a hostfile. Raises `UsageError`."""
     source = read_input(path, cwd=cwd)
     is_yaml = path.lower().endswith((".yaml", ".yml", ".json"))
     root = yaml_nodes.read_yaml_node(source.text, path, InputErrors(path)) if is_yaml else None
     keys = {"compute_environment", "distributed_type", "mpirun_config", "num_machines"}
     if not isinstance(root, yaml_nodes.Map) or not any(root.get(key) for key in keys):
-        return Source(read_hostfile(path, cwd=cwd))
+        return read_hostfile(path, cwd=cwd), None
     config = accelerate.read_config(source.text, path)
     if not (config.hostfile and hosts):
-        return Source(None, config)
+        return None, config
     hostfile = source.path.parent / expand_home(config.hostfile)
     hint = f"mpirun_hostfile of {printable(path)} names it; give the hosts themselves with -f or --hosts"
-    return Source(read_hostfile(str(hostfile), cwd=cwd, hint=hint), config)
+    return read_hostfile(str(hostfile), cwd=cwd, hint=hint), config
 
 
 def init(

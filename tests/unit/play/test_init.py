@@ -238,18 +238,18 @@ use_cpu: true
 def test_what_others_have_written_is_read(tmp_path: Path) -> None:
     (tmp_path / "default_config.yaml").write_text(ACCELERATE)
     (tmp_path / "hosts").write_text("node0 slots=4\nnode1 slots=4\n")
-    source = read_source(str(tmp_path / "default_config.yaml"), cwd=tmp_path)
-    assert source.config == AccelerateConfig(8, 2, "10.0.0.1", 29501, "bf16", True, "hosts", 1)
-    assert source.inventory is not None
-    assert source.inventory.names == ("node0", "node1")
+    inventory, config = read_source(str(tmp_path / "default_config.yaml"), cwd=tmp_path)
+    assert config == AccelerateConfig(8, 2, "10.0.0.1", 29501, "bf16", True, "hosts", 1)
+    assert inventory is not None
+    assert inventory.names == ("node0", "node1")
     (tmp_path / "inventory.yaml").write_text("all: {hosts: {'xeon[1:2]': {ansible_user: train}}}\n")
-    result = read_source("inventory.yaml", cwd=tmp_path)
-    assert result.config is None
-    assert result.inventory is not None
-    assert result.inventory.names == ("xeon1", "xeon2")
-    deepspeed = read_source("hosts", cwd=tmp_path)
-    assert deepspeed.inventory is not None
-    assert deepspeed.inventory.head.slots == 4
+    inventory, config = read_source("inventory.yaml", cwd=tmp_path)
+    assert config is None
+    assert inventory is not None
+    assert inventory.names == ("xeon1", "xeon2")
+    inventory, _ = read_source("hosts", cwd=tmp_path)  # of DeepSpeed
+    assert inventory is not None
+    assert inventory.head.slots == 4
     (tmp_path / "hosts").unlink()
     with pytest.raises(UsageError, match="does not exist") as refused:
         read_source("default_config.yaml", cwd=tmp_path)
@@ -282,7 +282,7 @@ GUIDES = {  # Hugging Face's: one host; four hosts, whose hostfile is on node0; 
 def test_init_starts_from_any_file_of_the_guides(tmp_path: Path, name: str) -> None:
     text, ranks, port = GUIDES[name]
     (tmp_path / "default_config.yaml").write_text(text)
-    config = read_source("default_config.yaml", cwd=tmp_path, hosts=False).config
+    _, config = read_source("default_config.yaml", cwd=tmp_path, hosts=False)
     assert config is not None
     assert (config.ranks, config.port, config.precision, config.ipex) == (ranks, port, "bf16", True)
     if name == "four":  # its hostfile is not here; it is not needed where the hosts are named
