@@ -58,6 +58,15 @@ def run_command(workflow: Callable[[Context], Workflow], *, acting: bool = False
     return loop.run_command(workflow, loop.OutputOptions(output="plain"), acting=acting)
 
 
+def run_events(*events: Event, acting: bool = False) -> Exit:
+    """A command of which no more is known than these."""
+
+    def workflow(_: Context) -> Workflow:
+        yield from events
+
+    return run_command(workflow, acting=acting)
+
+
 def decide_the_launch() -> None:
     raise KeyError("planted \x1b[2J")
 
@@ -207,12 +216,9 @@ def test_a_run_no_longer_watched_is_named_with_commands(state: Path, capsys: pyt
 
 
 def test_the_command_of_a_message_has_the_users_options(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def workflow(_: Context) -> Workflow:
-        yield Started("attach", "k7", ("node0",), selection_flags=("-f", "my hosts"))
-        yield Message(advise("attach", "k7", text="the rest is on the head; this reads it:"), "warning", code="left")
-        yield Ended("attach", Exit.OK)
-
-    assert run_command(workflow) is Exit.OK
+    started = Started("attach", "k7", ("node0",), selection_flags=("-f", "my hosts"))
+    left = Message(advise("attach", "k7", text="the rest is on the head; this reads it:"), "warning", code="left")
+    assert run_events(started, left, Ended("attach", Exit.OK)) is Exit.OK
     assert (
         capsys.readouterr().err
         == "k7\nwarning: the rest is on the head; this reads it:\nipexctl attach k7 -f 'my hosts'\n"
@@ -252,12 +258,7 @@ def test_an_unexpected_lost_link_is_a_hosts_failure(state: Path, capsys: pytest.
 
 
 def test_a_command_that_contacts_no_host_leaves_no_log(state: Path) -> None:
-    def workflow(_: Context) -> Workflow:
-        yield Started("hosts", "", ())
-        yield Answer(UnknownAnswer({}))
-        yield Ended("hosts", Exit.OK)
-
-    assert run_command(workflow) is Exit.OK
+    assert run_events(Started("hosts", "", ()), Answer(UnknownAnswer({})), Ended("hosts", Exit.OK)) is Exit.OK
     assert not state.exists()
 
 
@@ -292,25 +293,19 @@ def test_a_refusal_in_the_middle_answers_as_one_before_the_beginning(capsys: pyt
 
 
 def test_a_look_up_that_cannot_be_saved_says_so(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def attach(_: Context) -> Workflow:
-        yield Started("attach", "k7", ("node0",))
-        yield RunStarted("k7", "node0", ("node0",), "mpirun")
-        yield Ended("attach", Exit.OK)
-
     state.mkdir(mode=0o777)
     (state / "runs").write_text("")
-    assert run_command(attach, acting=True) is Exit.STEP
+    started = RunStarted("k7", "node0", ("node0",), "mpirun")
+    attach = (Started("attach", "k7", ("node0",)), started, Ended("attach", Exit.OK))
+    assert run_events(*attach, acting=True) is Exit.STEP
     assert "is not a directory" in capsys.readouterr().err
 
 
 def test_the_hint_of_a_failed_host_has_the_users_options(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def workflow(_: Context) -> Workflow:
-        yield Started("run", "train.py", ("node0",), selection_flags=("-f", "my hosts", "--venv", "/x"))
-        hint = advise("attach", "k7", text="it may still be running:")
-        yield HostFailed(Failure("node0", Kind.LOST, "connection lost", hint, "watch"))
-        yield Ended("run", Exit.OK)
-
-    assert run_command(workflow, acting=True) is Exit.LOST
+    started = Started("run", "train.py", ("node0",), selection_flags=("-f", "my hosts", "--venv", "/x"))
+    hint = advise("attach", "k7", text="it may still be running:")
+    lost = HostFailed(Failure("node0", Kind.LOST, "connection lost", hint, "watch"))
+    assert run_events(started, lost, Ended("run", Exit.OK), acting=True) is Exit.LOST
     command = "ipexctl attach k7 -f 'my hosts'"
     lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
     assert lines[lines.index("hint: it may still be running:") + 1] == command
@@ -320,25 +315,18 @@ def test_the_hint_of_a_failed_host_has_the_users_options(state: Path, capsys: py
 
 
 def test_the_hint_of_a_failed_install_is_the_same_install(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def workflow(_: Context) -> Workflow:
-        words = ("install", "--torch", "2.13.0", "--venv=/full", "-f", "h", "--with", "a")
-        yield Started("install", "", ("node0",), selection_flags=("-f", "h", "--venv", "/full"), words=words)
-        yield HostFailed(Failure("node0", Kind.STEP, "no space left", ANOTHER_PATH, "no-space"))
-        yield Ended("install", Exit.STEP)
-
-    assert run_command(workflow, acting=True) is Exit.STEP
+    words = ("install", "--torch", "2.13.0", "--venv=/full", "-f", "h", "--with", "a")
+    started = Started("install", "", ("node0",), selection_flags=("-f", "h", "--venv", "/full"), words=words)
+    full = HostFailed(Failure("node0", Kind.STEP, "no space left", ANOTHER_PATH, "no-space"))
+    assert run_events(started, full, Ended("install", Exit.STEP), acting=True) is Exit.STEP
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.strip() == "ipexctl install --torch 2.13.0 -f h --with a --venv /opt/ipexctl"
 
 
 def test_a_key_with_a_passphrase_is_used_by_the_same_command(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def workflow(_: Context) -> Workflow:
-        yield Started("run", "", ("node0",), selection_flags=("-f", "h"), words=("run", "t.py", "--lr", "1"))
-        failure = Failure("node0", Kind.UNREACHABLE, "key k has a passphrase", "ssh-add k", "passphrase")
-        yield HostFailed(failure)
-        yield Ended("run", Exit.UNREACHABLE)
-
-    assert run_command(workflow, acting=True) is Exit.UNREACHABLE
+    started = Started("run", "", ("node0",), selection_flags=("-f", "h"), words=("run", "t.py", "--lr", "1"))
+    locked = HostFailed(Failure("node0", Kind.UNREACHABLE, "key k has a passphrase", "ssh-add k", "passphrase"))
+    assert run_events(started, locked, Ended("run", Exit.UNREACHABLE), acting=True) is Exit.UNREACHABLE
     advice, command = capsys.readouterr().err.splitlines()[-2:]
     assert advice.endswith("give it to an agent (ssh-add k), or type the passphrase when asked:")
     assert command.strip() == "ipexctl run -f h --ask-pass t.py --lr 1"
@@ -355,13 +343,10 @@ def test_a_key_with_a_passphrase_is_used_by_the_same_command(state: Path, capsys
 def test_the_hint_on_busy_hosts_ends_no_run(
     words: tuple[str, ...], after: str, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def workflow(_: Context) -> Workflow:
-        yield Started(words[0], "", ("node0",), selection_flags=("-f", "h"), words=words)
-        hint = advise("stop", "k7", text="wait for it")
-        yield HostFailed(Failure("node0", Kind.BUSY, "busy with run k7", hint, "busy"))
-        yield Ended(words[0], Exit.BUSY)
-
-    assert run_command(workflow, acting=True) is Exit.BUSY
+    started = Started(words[0], "", ("node0",), selection_flags=("-f", "h"), words=words)
+    hint = advise("stop", "k7", text="wait for it")
+    busy = HostFailed(Failure("node0", Kind.BUSY, "busy with run k7", hint, "busy"))
+    assert run_events(started, busy, Ended(words[0], Exit.BUSY), acting=True) is Exit.BUSY
     advice, command = capsys.readouterr().err.splitlines()[-2:]
     assert "end it (ipexctl stop k7 -f h)" in advice
     assert command.strip() == after
