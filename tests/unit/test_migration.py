@@ -102,11 +102,8 @@ def test_the_answer_says_what_each_became_and_when_it_vanishes() -> None:
     assert text.endswith("15 places: intel_extension_for_pytorch, oneccl_bind_pt, transformers")
 
 
-def test_a_script_of_stock_pytorch_uses_nothing_of_it() -> None:
+def test_our_own_example_is_reported_what_it_has_and_a_script_of_stock_pytorch_nothing() -> None:
     assert actual("import torch\nmodel = torch.compile(model)\ntorch.distributed.init_process_group('gloo')\n") == []
-
-
-def test_our_own_example_is_reported_what_it_has() -> None:
     names = {name for _, name in actual((ROOT / "examples/train_ddp.py").read_text("utf-8"))}
     assert {"intel_extension_for_pytorch.optimize", "oneccl_bindings_for_pytorch"} <= names
 

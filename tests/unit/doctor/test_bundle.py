@@ -39,10 +39,23 @@ def aside(name: str, *lines: str, status: int = 0) -> str:
     return f"{MARK} asked {name}\n{output}{MARK} ended {status} {name}\n"
 
 
-def test_what_stands_outside_of_the_frames_is_not_ours() -> None:
-    noise = "\x1b[31mWelcome!\x1b[0m\nbegin command date\n1\nend 0\n"
-    answer = f"{noise}{framed('command', 'date', '7')}{noise}\n{MARK} done\n{noise}"
-    assert parse_probe_answer(answer.encode(), MARK) == ProbeOutput({}, {"date": "7"}, {})
+NOISE = "\x1b[31mWelcome!\x1b[0m\nbegin command date\n1\nend 0\n"
+FORGED = framed("command", "date", "9").replace(MARK, "f" * 32)
+
+
+@pytest.mark.parametrize(
+    ("before", "frame", "behind", "commands"),
+    [
+        (NOISE, framed("command", "date", "7"), NOISE, {"date": "7"}),  # what stands outside of the frames is not ours
+        ("stty: not a tty", framed("command", "date", "7"), "", {"date": "7"}),  # noise without an end of line
+        ("", framed("command", "ps", FORGED), "", {"ps": FORGED.rstrip("\n") + "\n"}),  # a frame with another mark
+    ],
+)
+def test_of_an_answer_the_frames_with_our_mark_count(
+    before: str, frame: str, behind: str, commands: dict[str, str]
+) -> None:
+    answer = f"{before}{frame}{behind}\n{MARK} done\n{behind}"
+    assert parse_probe_answer(answer.encode(), MARK) == ProbeOutput({}, commands, {})
 
 
 def test_a_distribution_is_named_without_the_quotes_of_its_fields() -> None:
@@ -58,17 +71,6 @@ def test_limits_are_the_soft_ones_and_of_open_files_the_hard_one_too() -> None:
     text = "Max open files  1024  4096  files\nMax processes  99  1  processes\n"
     limits = read_resource_limits(ProbeOutput({"/proc/self/limits": text}))
     assert limits == {"nofile": 1024, "nofile_hard": 4096, "nproc": 99}
-
-
-def test_noise_without_an_end_of_line_does_not_hide_a_frame() -> None:
-    answer = f"stty: not a tty{framed('command', 'date', '7')}\n{MARK} done\n"
-    assert parse_probe_answer(answer.encode(), MARK).commands == {"date": "7"}
-
-
-def test_a_frame_inside_of_an_answer_with_another_mark_is_text() -> None:
-    forged = framed("command", "date", "9").replace(MARK, "f" * 32)
-    answer = framed("command", "ps", forged) + f"\n{MARK} done\n"
-    assert parse_probe_answer(answer.encode(), MARK).commands == {"ps": forged.rstrip("\n") + "\n"}
 
 
 def test_many_small_files_come_as_lines_with_their_paths() -> None:

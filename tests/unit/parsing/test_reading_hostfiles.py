@@ -191,43 +191,39 @@ def test_lists_that_name_no_host_or_a_bad_one_are_refused(text: str) -> None:
         parse_list(text)
 
 
-def test_a_slurm_allocation_gives_hosts_and_slots() -> None:
-    inventory = parse_allocation("slurm", {"SLURM_JOB_NODELIST": "n[01-03],g7", "SLURM_TASKS_PER_NODE": "4(x3),2"})
-    assert [(host.name, host.slots) for host in inventory] == [("n01", 4), ("n02", 4), ("n03", 4), ("g7", 2)]
-    assert parse_allocation("slurm", {"SLURM_NODELIST": "n1"})["n1"].slots is None
-
-
-@pytest.mark.parametrize(("environ", "why"), read_table("hostfiles/a_bad_allocation_is_refused"))
-def test_a_bad_allocation_is_refused(environ: dict[str, str], why: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_allocation("slurm", environ)
-    assert why in str(caught.value)
-
-
-def test_the_job_of_lsf_gives_hosts_and_slots() -> None:
-    inventory = parse_allocation("lsf", {"LSB_MCPU_HOSTS": "a 4 b 2", "LSB_HOSTS": "ignored"})
-    assert [(host.name, host.slots) for host in inventory] == [("a", 4), ("b", 2)]
-    inventory = parse_allocation("lsf", {"LSB_HOSTS": "b a b"})
-    assert [(host.name, host.slots) for host in inventory] == [("b", 2), ("a", 1)]
-    environ = {"LSB_DJOB_HOSTFILE": "/home/u/.lsbatch/7.hostfile"}
-    assert find_node_file("lsf", environ) == "/home/u/.lsbatch/7.hostfile"
-    inventory = parse_allocation("lsf", environ, "b\nb\na\n")
-    assert [(host.name, host.slots) for host in inventory] == [("b", 2), ("a", 1)]
-
-
 @pytest.mark.parametrize("key", ["slots", "slot", "cpu", "cpus", "count"])
 def test_open_mpi_has_several_names_for_slots(key: str) -> None:
     (host,) = parse_inventory(f"n1 {key}=4\n", "hostfile")
     assert (host.name, host.slots) == ("n1", 4)
 
 
-def test_the_file_of_pbs_gives_hosts_and_slots() -> None:
-    inventory = parse_allocation("pbs", {"PBS_NODEFILE": "/var/spool/7.pbs"}, "n2\nn1.lan\nn2\nn2\n")
-    assert [(host.name, host.slots) for host in inventory] == [("n2", 3), ("n1.lan", 1)]
-    assert inventory.source == "pbs"
+@pytest.mark.parametrize(
+    ("scheduler", "environ", "nodefile", "expected"),
+    [
+        ("slurm", {"SLURM_JOB_NODELIST": "n[01-03],g7", "SLURM_TASKS_PER_NODE": "4(x3),2"}, "",
+         [("n01", 4), ("n02", 4), ("n03", 4), ("g7", 2)]),
+        ("slurm", {"SLURM_NODELIST": "n1"}, "", [("n1", None)]),
+        ("lsf", {"LSB_MCPU_HOSTS": "a 4 b 2", "LSB_HOSTS": "ignored"}, "", [("a", 4), ("b", 2)]),
+        ("lsf", {"LSB_HOSTS": "b a b"}, "", [("b", 2), ("a", 1)]),
+        ("lsf", {"LSB_DJOB_HOSTFILE": "/home/u/.lsbatch/7.hostfile"}, "b\nb\na\n", [("b", 2), ("a", 1)]),
+        ("pbs", {"PBS_NODEFILE": "/var/spool/7.pbs"}, "n2\nn1.lan\nn2\nn2\n", [("n2", 3), ("n1.lan", 1)]),
+    ],
+)  # fmt: skip
+def test_the_job_of_a_scheduler_gives_hosts_and_slots(
+    scheduler: str, environ: dict[str, str], nodefile: str, expected: list[tuple[str, int | None]]
+) -> None:
+    inventory = parse_allocation(scheduler, environ, nodefile)
+    assert (inventory.source, [(host.name, host.slots) for host in inventory]) == (scheduler, expected)
+    assert not nodefile or [find_node_file(scheduler, environ)] == [*environ.values()]
 
 
-@pytest.mark.parametrize(("scheduler", "environ", "nodefile", "why"), read_table("hostfiles/a_bad_job_is_refused"))
+@pytest.mark.parametrize(
+    ("scheduler", "environ", "nodefile", "why"),
+    [
+        *read_table("hostfiles/a_bad_job_is_refused"),
+        *(("slurm", environ, "", why) for environ, why in read_table("hostfiles/a_bad_allocation_is_refused")),
+    ],
+)
 def test_a_bad_job_is_refused(scheduler: str, environ: dict[str, str], nodefile: str, why: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_allocation(scheduler, environ, nodefile)

@@ -67,15 +67,20 @@ def test_pieces_are_shown_as_whole_lines_and_nothing_raw_is_let_through(pieces: 
         assert "\ufffd" not in out
 
 
-@pytest.mark.fault("H4")
-def test_a_character_cut_by_a_read_is_whole_on_the_screen() -> None:
-    smile = "😀".encode()
-    assert plain(outputs(smile[:2], smile[2:] + b"\n"))[0] == "1│😀\n"
-
-
-def test_a_bar_is_one_line_at_its_end() -> None:
-    bars = [f"\r{n}%".encode() for n in range(100)]
-    assert plain(outputs(*bars[:50], b"\r100%\n"))[0] == "1│100%\n"
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        pytest.param(("😀".encode()[:2], "😀\n".encode()[2:]), "1│😀\n", marks=pytest.mark.fault("H4")),
+        ((*(f"\r{n}%".encode() for n in range(50)), b"\r100%\n"), "1│100%\n"),  # a bar is one line, at its end
+        ((b"name? ",), "1│name? \n"),
+        ((b"name? ", b"me\nnext\n"), "1│name? \n1│…me\n1│next\n"),
+        ((b"name? ", b"\nnext\n"), "1│name? \n1│next\n"),
+    ],
+)
+def test_lines_are_whole_whatever_the_pieces_and_the_rest_of_one_is_marked(
+    pieces: tuple[bytes, ...], shown: str
+) -> None:
+    assert plain(outputs(*pieces))[0] == shown
 
 
 def test_a_bar_that_takes_long_is_shown_every_ten_seconds() -> None:
@@ -83,12 +88,6 @@ def test_a_bar_that_takes_long_is_shown_every_ten_seconds() -> None:
     sink = Plain(Pipe(out), Pipe(out))
     feed(sink, [Stamped(float(n), e.Output(0, "a", "err", b"\r%d%%" % n, True)) for n in range(25)])
     assert out.getvalue().decode() == "0│10%\n0│20%\n"
-
-
-def test_a_line_without_its_end_is_shown_and_its_rest_is_marked() -> None:
-    assert plain(outputs(b"name? "))[0] == "1│name? \n"
-    assert plain(outputs(b"name? ", b"me\nnext\n"))[0] == "1│name? \n1│…me\n1│next\n"
-    assert plain(outputs(b"name? ", b"\nnext\n"))[0] == "1│name? \n1│next\n"
 
 
 def test_what_comes_of_a_line_after_its_rank_has_ended_is_marked() -> None:
