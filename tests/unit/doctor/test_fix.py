@@ -14,7 +14,7 @@ from ipexctl.decide.checks.software import check_imports, needs_import_check
 from ipexctl.model.answers.doctor import AppliedFix
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import HostFailed
-from ipexctl.model.facts import Facts, Installed
+from ipexctl.model.facts import Installed
 from ipexctl.model.hosts import Command, Completed, Host, Inventory
 from ipexctl.model.stack import InstallMarker
 from ipexctl.model.tasks import Doctor
@@ -41,7 +41,8 @@ def ended(story: Generator[Any, None, Any]) -> tuple[list[Any], Any]:
 
 def fixing(place: Path, answers: bool, status: int = 0, **changes: Any) -> tuple[list[str], list[str], Any, list[Any]]:
     """Questions, commands, what was done and failed, events."""
-    facts = {host.name: replace(healthy(n), installed=WHOLE, user="root", **changes) for n, host in enumerate(HOSTS, 1)}
+    changes = {"user": "root", **changes}
+    facts = {host.name: replace(healthy(n), installed=WHOLE, **changes) for n, host in enumerate(HOSTS, 1)}
     asked: list[str] = []
     commands: list[str] = []
 
@@ -79,26 +80,8 @@ def test_without_a_yes_nothing_is_done(tmp_path: Path) -> None:
 
 
 def test_who_is_not_root_is_not_asked_for_what_only_root_can_do(tmp_path: Path) -> None:
-    asked, commands, _, _ = _as("alice", tmp_path)
+    asked, commands, _, _ = fixing(tmp_path, True, thp="never", user="alice")
     assert (asked, commands) == ([], [])
-
-
-def _as(user: str, place: Path) -> tuple[list[str], list[str], Any, list[Any]]:
-    facts: dict[str, Facts] = {
-        host.name: replace(healthy(n), installed=WHOLE, user=user, thp="never") for n, host in enumerate(HOSTS, 1)
-    }
-    asked: list[str] = []
-    opener = FakeOpener(lambda host, command: Completed(0, messages.KINDS.write(messages.RunListing())))
-    findings = run_checks(Cluster(HOSTS, facts, {}, TABLE), CATALOGUE)
-
-    def ask(question: str) -> bool:
-        asked.append(question)
-        return True
-
-    story = apply_fixes(findings, CATALOGUE, HOSTS, facts, Context(opener, place, place), ask=ask, venv=None)
-    events, done = ended(story)
-    output = [str(command) for link in opener.links.values() for command in link.commands if command.argv[0] == "sh"]
-    return asked, output, done, events
 
 
 def test_a_fix_that_does_not_work_is_a_failure_of_its_host(tmp_path: Path) -> None:
