@@ -21,6 +21,7 @@ from ipexctl.model.tasks import Run
 from ipexctl.model.text import printable
 
 PORT = 29500  # what Accelerate's own questionnaire and torch take
+_SECTIONS = {"ipex_config", "mpirun_config"}
 _YES = {"1", "true", "yes", "y", "t", "on"}
 _PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
@@ -115,7 +116,7 @@ def _list_scalars(node: yaml_nodes.Map, prefix: str = "") -> dict[str, yaml_node
     """Returns the values that are set, by their keys: ``mpirun_config.mpirun_ccl``."""
     scalars: dict[str, yaml_nodes.Scalar] = {}
     for key, value in node.pairs:
-        if isinstance(value, yaml_nodes.Map):
+        if isinstance(value, yaml_nodes.Map) and key.text in _SECTIONS:
             scalars |= _list_scalars(value, f"{prefix}{key.text}.")
         elif isinstance(value, yaml_nodes.Scalar) and not value.is_null:
             scalars[prefix + key.text] = value

@@ -105,7 +105,10 @@ def evaluate_condition(text: str, host: Host, facts: Facts | None = None) -> boo
     values: dict[str, object] = {"host": host.name, "groups": host.groups, "slots": host.slots}
     if facts:
         values = {**to_json(facts), "flags": sorted(facts.flags), **values}
-    return bool(_compile(_parse_expression(text)).read(values))
+    try:
+        return bool(_compile(_parse_expression(text)).read(values))
+    except RecursionError:  # a stack of less room than where the playbook was read
+        raise UnknownFact("an expression so deep") from None
 
 
 def _parse_expression(text: str) -> ast.expr:

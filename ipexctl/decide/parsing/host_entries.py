@@ -144,18 +144,13 @@ def assemble_inventory(tree: HostTree, source: str, beside: Beside = MappingProx
     merged = _merge_entries(tree)
     depth, above = _order_groups(tree.groups, problems)
     hosts, ignored = [], list[tuple[str, str]]()
+    inherited: dict[frozenset[str], dict[str, Word]] = {}  # by groups: the hosts of the same have the same
     for entry, sections in merged:
         groups = {name for section in sections for name in (section, *above.get(section, ()))} - {""}
-        of_host = groups | {"all"} if groups - EVERYONE else EVERYONE
-        ranks = {name: (depth.get(name, name != "all"), _read_priority(tree, name), name) for name in of_host}
-        inherited = sorted(of_host, key=ranks.__getitem__)  # as in Ansible: deeper groups win, then the alphabet
-        words: dict[str, Word] = {}
-        for name in inherited:
-            words |= tree.groups[name].words if name in tree.groups else {}
-        for name in inherited:
-            words |= beside.get(("group", name), {})
-        words.pop(_PRIORITY, None)
-        words |= entry.words
+        of_host = frozenset(groups | {"all"} if groups - EVERYONE else EVERYONE)
+        if of_host not in inherited:
+            inherited[of_host] = _join_group_words(tree, beside, of_host, depth)
+        words = inherited[of_host] | entry.words
         words |= beside.get(("host", entry.name), {})
         tree.count_words(words, entry.origin)
         ignored += ((option, entry.name) for option in dict.fromkeys(resolve_words(words)))
@@ -164,6 +159,20 @@ def assemble_inventory(tree: HostTree, source: str, beside: Beside = MappingProx
         problems.add(Origin(source), "names no host")
     warnings = tuple(_describe_ignored(option, names) for option, names in group_pairs(ignored).items())
     return Inventory(tuple(hosts), source, warnings=warnings)
+
+
+def _join_group_words(
+    tree: HostTree, beside: Beside, groups: frozenset[str], depth: Mapping[str, int]
+) -> dict[str, Word]:
+    """The variables of these groups, as in Ansible: deeper groups win, then the alphabet."""
+    ranks = {name: (depth.get(name, name != "all"), _read_priority(tree, name), name) for name in groups}
+    words: dict[str, Word] = {}
+    for name in sorted(groups, key=ranks.__getitem__):
+        words |= tree.groups[name].words if name in tree.groups else {}
+    for name in sorted(groups, key=ranks.__getitem__):
+        words |= beside.get(("group", name), {})
+    words.pop(_PRIORITY, None)
+    return words
 
 
 def _read_priority(tree: HostTree, group: str) -> int:

@@ -16,7 +16,7 @@ from ipexctl.model.text import printable
 
 _BLANK = " \t"
 _NONE: Mapping[str, Word] = {}
-_SECTION = re.compile(r"\[[ \t]*([A-Za-z_][^\[\]:]*?)[ \t]*(?::[ \t]*([A-Za-z]+)[ \t]*)?\][ \t]*(?:[#;].*)?")
+_SECTION = re.compile(r"\[[ \t]*([A-Za-z_][^\[\]:]*)(?::[ \t]*([A-Za-z]+)[ \t]*)?\][ \t]*(?:[#;].*)?")
 _SSH_CONFIG = re.compile(r"(?im)^[ \t]*(?:Host(?:Name)?|Match|Include)(?:[ \t]*=[ \t]*|[ \t]+)[^=\s#][^=\n]*$")
 _KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*")
 _PIECE = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|(\{\{.{0,500}?\}\}|[^ \t'"]+)""")
@@ -47,7 +47,7 @@ def read_host_lines(text: str, source: str, problems: InputErrors) -> HostTree:
         elif kind == "vars":
             _parse_group_variable(tree, line, origin, group)
         elif kind == "children" and group in tree.groups:
-            child = re.split(r"[ \t]*#", line, maxsplit=1)[0].strip(_BLANK)
+            child = line.partition("#")[0].strip(_BLANK)
             tree.groups[group].children[child] = origin
         elif kind != "children":
             read_host_line(tree, line, Origin(source, number, 1), group)
@@ -107,7 +107,7 @@ def _parse_section(line: str) -> tuple[str, str] | None:
     match = _SECTION.fullmatch(text)
     if not match or validators.is_ipv6(text.partition("]")[0][1:]):
         return None
-    return match[1], match[2] or "hosts"
+    return match[1].rstrip(_BLANK), match[2] or "hosts"
 
 
 def _expand_names(tree: HostTree, word: Word, words: dict[str, Word]) -> list[str]:

@@ -62,7 +62,7 @@ class InputErrors:
 
 def suggest_nearest(word: str, valid: Iterable[str]) -> str:
     """`` (did you mean …?)`` with up to three close words; where none is close, the valid ones or the nearest."""
-    known = sorted(set(valid))[:_COMPARED_NAMES]
+    known = sorted({each[:100] for each in valid})[:_COMPARED_NAMES]
     if close := [printable(each) for each in difflib.get_close_matches(word[:100], known, n=3, cutoff=0.5)]:
         return f" (did you mean {' or '.join(filter(None, (', '.join(close[:-1]), close[-1])))}?)"
     if len(known) > 16:

@@ -53,6 +53,8 @@ _PASSED_ON = frozenset({"args", "argv", "env"})
 _OF_JINJA = re.compile(r"\{\{-?\s*(?!end\b|else\b)[A-Za-z_]\w*(?:\s*|[.\[(][^{}]*|\s*[|*+/%~-][^{}]*)\}\}")
 """A template that begins with a name, as Ansible has them: Go's begin with a dot or a word before one."""
 _REPLACED_LIMIT = 4 << 20  # characters that variables stand for in a playbook; each may stand for others ten times
+_STEPS_LIMIT = 1000
+_LIMITS_LENGTH = 100_000  # characters of the limits of all steps, each of which is looked up among all hosts
 _ENVIRONMENT = re.compile(r"lookup\(\s*['\"]env['\"]\s*,\s*['\"](\w+)['\"]")
 
 
@@ -113,6 +115,7 @@ class _Parser:
     words: dict[Origin, tuple[str, ...]] = field(default_factory=dict)  # what came from outside, by the text it is in
     words_in: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the same, by the variable it is in
     replaced: int = 0  # characters of variables
+    limits: int = 0  # characters of the steps' limits
 
     def parse_play(self, root: Map) -> Play:
         self._check_keys(root, PLAY_KEYS, "a playbook", self.ansible.get("play", _NONE))
@@ -126,7 +129,9 @@ class _Parser:
         keys = self._validate(PlayKeys, plain) or PlayKeys()
         node, hosts_node = root.get("steps"), root.get("hosts")
         steps: list[Step] = []
-        for item in node.items if isinstance(node, Seq) else ():
+        if isinstance(node, Seq) and len(node.items) > _STEPS_LIMIT:
+            self.problems.add(node.origin, f"playbook has more than {_STEPS_LIMIT:,} steps")
+        for item in node.items[:_STEPS_LIMIT] if isinstance(node, Seq) else ():
             if step := self._parse_step(self._replace_variables(item), inventory, keys, steps):
                 steps.append(step)
         if node is None or is_null(node) or node == Seq((), node.origin):
@@ -183,7 +188,10 @@ class _Parser:
         unknown = self._check_keys(node, (*ACTIONS, *STEP_KEYS), "a step", self.ansible.get("step", _NONE))
         actions = [(key, value) for key, value in node.pairs if key.text in ACTIONS]
         keys = self._validate(StepKeys, _select_keys(node, StepKeys.model_fields.keys() - {"when"})) or StepKeys()
-        if keys.limit is not None and hosts is not None:
+        self.limits += len(keys.limit or "")
+        if self.limits > _LIMITS_LENGTH:
+            self.problems.add(node.origin, f"the steps have limits of more than {_LIMITS_LENGTH:,} characters in all")
+        elif keys.limit is not None and hosts is not None:
             try:
                 limit_inventory(hosts, keys.limit, "limit")
             except UsageError as error:

@@ -25,6 +25,7 @@ _HARMLESS = frozenset({  # keywords of ssh_config(5) about what ipexctl does by 
 HOST_KEY_OPTIONS = frozenset({"stricthostkeychecking", "userknownhostsfile", "globalknownhostsfile"})
 """Keywords about the check of host keys. Only a file of known hosts is used: it does not weaken the check."""
 
+_LENGTH_LIMIT = 1 << 17  # characters of one text: to split it takes the square of its longest word
 _NAMED_LIMIT = 50  # options of one text that have no effect
 _ONE_FILE = re.compile(r"(?!/dev/null$|none$)[^\s%$]+")
 _OPTION = re.compile(r"\s*(\w+)\s*(?:=\s*|\s)(.*)", re.DOTALL)
@@ -35,7 +36,7 @@ def read_ssh_arguments(text: str) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """Returns what the words of a command line of ssh say of a host, by its key, and the names of options that have no
     effect."""
     try:
-        options, _ = _split_options(shlex.split(text))
+        options, _ = _split_options(shlex.split(text if len(text) <= _LENGTH_LIMIT else "'"))
     except ValueError:  # a quotation mark without its partner
         return {}, (text,)
     values: dict[str, str] = {}

@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Literal
 
 from packaging.requirements import InvalidRequirement
-from packaging.requirements import Requirement as PackageRequirement
 from packaging.utils import canonicalize_name
 
-from ipexctl.decide.planning.requirements import Requirement
+from ipexctl.decide.planning.requirements import Requirement, parse_package
 from ipexctl.decide.releases.mpi_choice import DEFAULT, find_wheel_mpi
 from ipexctl.decide.releases.resolve import match_version
 from ipexctl.decide.releases.table import get_public_version
@@ -73,7 +72,7 @@ def find_marker(venv: str, facts: Mapping[str, Facts], task: Install) -> Install
 def _names_place(requirement: str) -> bool:
     """Returns whether a requirement names a URL or a path, not a package of an index."""
     try:
-        return bool(PackageRequirement(requirement).url)
+        return bool(parse_package(requirement).url)
     except InvalidRequirement:
         return True
 
@@ -187,7 +186,7 @@ def use_env_python(marker: InstallMarker, facts: Mapping[str, Facts]) -> dict[st
 def read_package_name(requirement: str) -> str:
     """Returns the package that a requirement names; empty where it names none (a path, an option)."""
     try:
-        return canonicalize_name(PackageRequirement(requirement).name)
+        return canonicalize_name(parse_package(requirement).name)
     except InvalidRequirement:
         return ""
 

@@ -69,7 +69,9 @@ class Requirement(Record):
         if self.target or self.text.lstrip().startswith("-"):
             return ""
         try:
-            PackageRequirement(re.sub(r"\s+--?\w.*", "", self.text, flags=re.DOTALL))  # without pip's options behind it
+            parse_package(
+                re.sub(r"(?<!\s)\s+--?\w.*", "", self.text, flags=re.DOTALL)
+            )  # without pip's options behind it
         except InvalidRequirement as error:
             return str(error).partition("\n")[0]
         return ""
@@ -98,6 +100,14 @@ class Requirement(Record):
         if is_archive:
             return "an archive of sources"
         return "a local project" if local else ""
+
+
+def parse_package(text: str) -> PackageRequirement:
+    """Returns the requirement of a package. Raises `InvalidRequirement` for what is none."""
+    try:
+        return PackageRequirement(text)
+    except RecursionError:
+        raise InvalidRequirement("its marker is nested too deeply") from None
 
 
 def parse_requirements(text: str, place: str) -> Iterator[Requirement | str]:

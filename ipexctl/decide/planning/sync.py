@@ -278,7 +278,7 @@ def _find_deletions(remote_tree: RemoteTree, tree: FileTree, ignored: Ignored) -
 
 def find_stale_directories(remote_tree: RemoteTree, sender: str, is_alive: Callable[[int], bool]) -> tuple[str, ...]:
     """Private directories of ``sender`` whose process has ended. A name is PART, sender, its pid, the host's."""
-    names = re.compile(re.escape(PART) + r"([0-9a-f]+)-(\d+)-(\d+)")
+    names = re.compile(re.escape(PART) + r"([0-9a-f]+)-([0-9]{1,18})-([0-9]+)")
     matches = [match for name in remote_tree.parts if (match := names.fullmatch(name))]
     return tuple(match[0] for match in matches if match[1] == sender and not is_alive(int(match[2])))
 

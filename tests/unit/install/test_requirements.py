@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.decide.planning import extend
 from ipexctl.decide.planning.requirements import Requirement, parse_requirements
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.tasks import Install, Wheels
@@ -113,6 +114,12 @@ def test_a_file_of_another_format_is_refused_with_its_lines(here: Path) -> None:
     assert [reason.partition(": ")[0] for reason in caught.value.reasons] == ["env.yml:1", "env.yml:2", "env.yml:5"]
     with pytest.raises(UsageError, match="is no requirement"):
         fix_requirements(Install(with_=("scikit learn",)))
+
+
+@pytest.mark.parametrize("text", ["x" + " " * 200_000 + "y", "x; " + "(" * 2000 + "python_version > '3'"])
+def test_a_requirement_that_somebody_made_for_it_is_none(text: str) -> None:
+    assert Requirement(text, "r.txt:1").fault
+    assert extend.read_package_name(text) == ""
 
 
 @pytest.mark.parametrize("with_", ["-e ./pkg", "./none", "git+https://host/x", "./x.tar.gz"])

@@ -254,3 +254,9 @@ def test_who_watches_learns_backend_and_the_precision_that_is_set() -> None:
     assert launch(packages={"accelerate": "1.15.0"}).running.precision == ""  # the script decides
     configured = launch(packages={"accelerate": "1.15.0"}, config=ONE).running
     assert configured.precision == "bf16"
+
+
+def test_a_long_key_of_a_configuration_is_not_repeated_for_each_one_below_it() -> None:
+    """A megabyte took tens of gigabytes."""
+    below = "".join(f" b{number}: x\n" for number in range(20_000))
+    assert read_config(f"? {'a' * 200_000}\n:\n{below}mixed_precision: bf16\n", "x.yaml").precision == "bf16"

@@ -43,11 +43,25 @@ def one(text: str) -> Host:
         ("n1 key=" + "{{'x'" * 60_000, "key is a template"),
         (f"n[1-4096] ansible_x=1 {' '.join(f'a{number}=1' for number in range(2000))}", "5,000,000 variables in all"),
         (f"n1 ansible_x=1 {' '.join(f'a{number}=1' for number in range(90_000))} slots=x", "slots must be"),
+        ("[a" + " " * (1 << 20) + "x", "host"),
+        ("[a]\nn1\n[b:children]\nx" + " " * (1 << 20) + "y", "group is not defined"),
     ],
-    ids=["name", "brackets", "templates", "variables of all", "variables"],
+    ids=["name", "brackets", "templates", "variables of all", "variables", "section", "children"],
 )
 def test_a_megabyte_of_a_stranger_takes_neither_minutes_nor_gigabytes(text: str, why: str) -> None:
     assert why in str(refusal(text))
+
+
+def test_the_variables_of_groups_are_joined_once_for_their_hosts() -> None:
+    """They were joined for each host: a megabyte took a minute."""
+    own = "".join(f"a{number}=\n" for number in range(200))
+    chain = "".join(f"[g{number + 1}:children]\ng{number}\n[g{number + 1}:vars]\n{own}" for number in range(1000))
+    assert len(hosts(parse_inventory(f"[g0]\nn[1-4096]\n{chain}", "hosts"))) == 4096
+
+
+def test_an_option_of_ssh_without_an_end_has_no_effect() -> None:
+    inventory = parse_inventory(f"[g]\nn1 ansible_ssh_common_args='{'a' * (1 << 20)}'\n", "hosts")
+    assert len(inventory.warnings) == 1
 
 
 def test_options_of_ssh_are_read_once_for_all_hosts_of_a_group() -> None:

@@ -281,3 +281,23 @@ steps:
     assert [task.into for task in tasks] == ["/plays/fetched", "/plays/out", "/abs", "/plays/fetched"]
     assert [task.project for task in tasks] == [None, None, "/plays/deep", None]
     assert tasks[2].from_ == "rank:0"
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        ("- {doctor: , limit: n1}\n" * 5_000, "more than 1,000 steps"),
+        ("- fetch: {paths: [a]}\n" * 20_000, "more than 1,000 steps"),
+        (f"- {{doctor: , limit: '{'n1,' * 4000}'}}\n" * 20, "limits of more than 100,000 characters in all"),
+    ],
+    ids=["limits", "fetches", "pieces"],
+)
+def test_steps_without_an_end_are_refused(steps: str, why: str) -> None:
+    """Each step is compared with all hosts, or with the steps above it."""
+    assert why in str(refusal(f"hosts: ['n[1-4096]']\nsteps:\n{steps}"))
+
+
+def test_the_nearest_of_long_names_is_looked_for_by_their_beginnings() -> None:
+    names = "".join(f"  b{number}: x\n" for number in range(20))
+    steps = "".join(f"- {{doctor: , name: '${{{'a' * 90}{number}}}'}}\n" for number in range(20))
+    assert "is not set" in str(refusal(f"vars:\n  ? {'a' * 300_000}\n  : x\n{names}steps:\n{steps}"))

@@ -243,7 +243,8 @@ def test_a_host_that_says_no_numbers_of_its_part_of_a_file_fails_alone(tmp_path:
 
 
 def test_only_private_directories_whose_writer_is_gone_are_stale() -> None:
-    names = (".ipexctl-part-ab12-100-7", ".ipexctl-part-ab12-200-8", ".ipexctl-part-ffff-100-9", ".ipexctl-part-odd")
+    strange = f".ipexctl-part-ab12-{'9' * 300}-7"  # a host says so: no process has it, and no path its number
+    names = (".ipexctl-part-ab12-100-7", ".ipexctl-part-ab12-200-8", ".ipexctl-part-ffff-100-9", strange)
     state = RemoteTree("/p", None, {}, names)
     assert find_stale_directories(state, "ab12", {200}.__contains__) == (".ipexctl-part-ab12-100-7",)
 
