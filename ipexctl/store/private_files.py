@@ -134,15 +134,19 @@ def read_regular_file(path: Path, limit: int, *, own: bool = False) -> bytes:
 def measure_tree(directory: Path, counted: set[tuple[int, int]] | None = None) -> tuple[int, float]:
     """Bytes of the files below a directory, in which others may come and go meanwhile, and when the last of them was
     changed, in Unix seconds. Follows no link. A file that is ``counted`` already, by its device and inode, has none."""
-    size, times = 0, list[float]()
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            with suppress(OSError):
-                status = os.lstat(f"{parent}/{name}")
-                times.append(status.st_mtime)
-                file = status.st_dev, status.st_ino
-                if counted is None or file not in counted:
-                    size += status.st_size
-                if counted is not None:
-                    counted.add(file)
+    size, times, todo = 0, list[float](), [os.fspath(directory)]
+    while todo:  # they may be deeper than Python's stack
+        with suppress(OSError):  # it has gone, or is closed
+            for entry in os.scandir(todo.pop()):
+                with suppress(OSError):
+                    if entry.is_dir():
+                        todo += [] if entry.is_symlink() else [entry.path]
+                        continue
+                    status = entry.stat(follow_symlinks=False)
+                    times.append(status.st_mtime)
+                    file = status.st_dev, status.st_ino
+                    if counted is None or file not in counted:
+                        size += status.st_size
+                    if counted is not None:
+                        counted.add(file)
     return size, max(times) if times else directory.lstat().st_mtime

@@ -383,8 +383,9 @@ def remove_record(record: Path) -> None:
         shutil.rmtree(path)
 
 
-def is_record_in_use(directory: Path) -> bool:
-    """Whether another process writes this record, or it is not ours to remove: a link, or another user's."""
+def is_directory_in_use(directory: Path) -> bool:
+    """Whether another process holds this directory, a record or a like one, or it is not ours to remove: a link, or
+    another user's."""
     try:
         number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -133,6 +133,16 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert modes(tmp_path)["file"] == 0o700
 
 
+def test_a_tree_is_measured_however_deep_it_is(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "/".join("b" * 1200)
+    subprocess.run(["mkdir", "-p", deep], check=True)
+    try:
+        (deep / "file").write_bytes(bytes(7))
+        assert measure_tree(tmp_path)[0] == 7
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path / "a"], check=True)
+
+
 def test_a_file_of_the_cache_and_an_environment_counts_for_the_cache(tmp_path: Path) -> None:
     cache, env = tmp_path / ".cache/uv", tmp_path / "env.d/torch"
     for directory in (cache, env):

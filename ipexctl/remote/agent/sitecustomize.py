@@ -116,7 +116,7 @@ class Hooks(names.ModuleHooks):
         code, cause = error.code, error.__context__
         end: "Any" = {"exit_line": error.line, "status": 1}  # as Python does with words
         if code is None or isinstance(code, int):
-            end["status"] = int(code or 0)  # which may be a truth value
+            end["status"] = int(code or 0) & 0xFF  # which may be a truth value; 256 is 0 to the system
         else:
             end["error"] = str(code)[:2000]
         if cause is not None and end["status"] not in (0, 2):

@@ -1,12 +1,13 @@
 """A large sync to several hosts: over this machine's uplink once, then from host to host."""
 
+import fcntl
 import hashlib
 import os
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -26,6 +27,7 @@ from ipexctl.model.trees import FileTree
 from ipexctl.protocol.paths import PART
 from ipexctl.protocol.session import Nothing
 from ipexctl.store.private_files import make_private_directories
+from ipexctl.store.record import is_directory_in_use
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.relay import Artifact, RelaySessions, distribute_artifacts, order_by_delay
 from ipexctl.verbs.doctor.host_sessions import find_pythons
@@ -112,7 +114,7 @@ def relay_tree(
     facts = {name: facts[name] for name in large.names if name in facts}
     pythons, addresses = find_pythons(facts), select_interfaces(large, facts)[0]
     relay = SyncRelay(large, context, {}, tree, plans, own)
-    with _make_spool(context.cache) as spool:
+    with make_spool(context.cache) as spool:
         try:
             artifacts = relay.list_artifacts([*pythons], spool)
         except (OSError, SourceChangedError):  # no room here; or sending it to each host says what has changed
@@ -126,19 +128,27 @@ def relay_tree(
 
 
 @contextmanager
-def _make_spool(cache: Path) -> Iterator[Path]:
-    """A directory for archives; those of syncs that were killed on this machine are removed."""
+def make_spool(cache: Path) -> Iterator[Path]:
+    """Makes a directory for archives; those of syncs that were killed on this machine are removed. Containers may have
+    one home and one name, and know nothing of each other's processes: each holds its own."""
     make_private_directories(cache)
     prefix = f"sync-{socket.gethostname()}-"
     for other in cache.glob(f"{prefix}*"):
         try:
             os.kill(int(other.name.removeprefix(prefix).partition("-")[0]), 0)
         except ProcessLookupError:
-            shutil.rmtree(other, ignore_errors=True)
+            if not is_directory_in_use(other):
+                shutil.rmtree(other, ignore_errors=True)
         except (OSError, ValueError):  # another user's process, or a name that is not of a sync
             continue
     with tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-", dir=cache) as spool:
-        yield Path(spool)
+        held = os.open(spool, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):  # a home without locks
+                fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            yield Path(spool)
+        finally:
+            os.close(held)
 
 
 def _run_relay(

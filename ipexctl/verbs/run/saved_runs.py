@@ -13,7 +13,7 @@ from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.show.run_screen import describe_rank_end
 from ipexctl.store.private_files import measure_tree
-from ipexctl.store.record import is_record_in_use, list_saved_runs, read_name, read_report, remove_record
+from ipexctl.store.record import is_directory_in_use, list_saved_runs, read_name, read_report, remove_record
 from ipexctl.verbs.run.replay import find_run, find_saved_run, read_saved_run
 
 
@@ -51,7 +51,7 @@ def prune_runs(
         )
     yield Started("runs", "", ())
     saved = select_saved_runs(runs, names, chosen)
-    old, in_use = choose_runs_to_prune(saved, policy, time.time(), lambda run: is_record_in_use(Path(run.directory)))
+    old, in_use = choose_runs_to_prune(saved, policy, time.time(), lambda run: is_directory_in_use(Path(run.directory)))
     removed = []
     for run in old:
         try:
@@ -104,7 +104,7 @@ def _describe_saved_run(directory: Path) -> SavedRun:
                 break
     started = started or changed
     return SavedRun(
-        name, verb, title, "running" if is_record_in_use(directory) else "unfinished", "", started,
+        name, verb, title, "running" if is_directory_in_use(directory) else "unfinished", "", started,
         changed, max(changed - started, 0.0), ranks, hosts, size, str(directory),
     )  # fmt: skip
 

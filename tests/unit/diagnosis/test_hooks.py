@@ -123,7 +123,8 @@ def test_the_error_of_a_groups_result_is_what_the_group_says(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("code", "status", "error"),
     [
-        ("0", 0, None), ("", 0, None), ("1", 1, "ValueError: no such root"), ("'bad config'", 1, "bad config"),
+        ("0", 0, None), ("", 0, None), ("256", 0, None), ("1", 1, "ValueError: no such root"),
+        ("'bad config'", 1, "bad config"),
     ],
 )  # fmt: skip
 def test_an_exit_is_kept_with_its_line_and_what_the_script_handled(

@@ -1,9 +1,11 @@
 """``ipexctl run train.py > train.log`` and ``| tee train.log`` in the project: such a log grows while it is sent."""
 
+import socket
 import subprocess
 from pathlib import Path
 
 from ipexctl.act.transfer.source_tree import read_tree
+from ipexctl.verbs.files.relay import make_spool
 
 
 def list_files(root: Path) -> list[str]:
@@ -33,3 +35,17 @@ def test_a_tree_may_be_deeper_than_pythons_stack(tmp_path: Path) -> None:
         assert list_files(tmp_path)[-1] == deep
     finally:  # pytest's own removal is recursive
         subprocess.run(["rm", "-rf", tmp_path / "a"], check=True)
+
+
+def test_what_another_container_of_this_name_sends_is_not_removed(tmp_path: Path) -> None:
+    """Its process is none that can be seen here."""
+    cache = tmp_path / "cache"
+    other = cache / f"sync-{socket.gethostname()}-999999999-x"
+    with make_spool(cache) as spool:
+        spool.rename(other)
+        with make_spool(cache):
+            assert other.is_dir()
+        other.rename(spool)
+    other.mkdir()  # of one that was killed
+    with make_spool(cache):
+        assert not other.exists()
