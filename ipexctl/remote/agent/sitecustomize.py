@@ -146,7 +146,10 @@ class Hooks(names.ModuleHooks):
         def exit(status: "Any" = None) -> "Any":
             error = ScriptExit(status)
             error.line = find_call() or ""
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # which its traceback would keep until the collector comes, in whatever frame that is
 
         if sys.exit.__module__ == "sys":  # a script may have its own
             sys.exit = exit

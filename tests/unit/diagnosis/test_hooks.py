@@ -138,6 +138,14 @@ def test_an_exit_is_kept_with_its_line_and_what_the_script_handled(
     assert ("distributed_c10d.py" in record.get("traceback", "")) == bool(status)
 
 
+def test_an_exit_is_kept_whoever_collects_at_the_end(tmp_path: Path) -> None:
+    """torch.compile prints its times then, by a table of tabulate where that is installed."""
+    collects = "import atexit, gc\natexit.register(lambda: gc.collect())\n"
+    assert run_with_hooks(tmp_path, collects + EXITS.format(3)).returncode == 3
+    record = json.loads(next((tmp_path / "run/ranks").glob("3.*.error")).read_text())
+    assert record["exit_line"] == f"{tmp_path}/rank.py:10"
+
+
 @pytest.mark.parametrize(("code", "kept"), [("1", True), ("2", False)])
 @pytest.mark.parametrize("leads", [True, False])
 def test_an_exit_before_the_script_meets_others_is_kept_unless_it_is_a_helpers(
