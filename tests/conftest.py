@@ -3,9 +3,11 @@
 import gc
 import os
 import signal
+import subprocess
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -86,6 +88,20 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         return
     with on_loopback(tmp_path_factory.mktemp("bench") / "lab") as hosts:
         yield hosts
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[[Path, str], None]]:
+    """Mounts a file system of memory in a directory, with these options, until the end of the test."""
+    with ExitStack() as mounted:
+
+        def mount(place: Path, options: str) -> None:
+            if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", place], capture_output=True).returncode:
+                pytest.skip("nothing can be mounted here (not root)")
+            # Somebody may look into it.
+            mounted.callback(lambda: subprocess.run(["umount", "--lazy", place], check=True))
+
+        yield mount
 
 
 @pytest.fixture(autouse=True)

@@ -37,10 +37,6 @@ def _step(name: str, hosts: int = 1) -> Callable[[Events], bool]:
     return lambda result: sum(e["event"] == "step-ended" and e["step"] == name for e in result) >= hosts
 
 
-def _stage(name: str, ranks: int) -> Callable[[Events], bool]:
-    return lambda result: sum(e["event"] == "rank-stage" and e["stage"] == name for e in result) >= ranks
-
-
 POINTS: dict[str, Callable[[Events], bool]] = {
     "the first host was looked at": _step("probe"),
     "the script was carried": _step("sync", 3),
@@ -49,7 +45,9 @@ POINTS: dict[str, Callable[[Events], bool]] = {
     "the keeper was started": _step("start keeper"),
     "the first guard was started": _step("start guard"),
     "mpirun was started": lambda result: any(e["event"] == "run-started" for e in result),
-    "the first rank was started": _stage("start", 1),
+    "the first rank was started": lambda result: any(
+        e["event"] == "rank-stage" and e["stage"] == "start" for e in result
+    ),
     "all ranks write": lambda result: len({e["rank"] for e in result if e["event"] == "output"}) == 3,
     "the first rank has ended": lambda result: any(e["event"] == "rank-ended" for e in result),
 }

@@ -23,20 +23,6 @@ def ticks(count: int) -> bytes:
     return b"".join(b"tick %d\n" % number for number in range(count))
 
 
-def runs(controller: Workspace) -> list[dict[str, object]]:
-    result = controller.succeed("ps", "--json")
-    return list(result.answer["runs"])
-
-
-def attach_from_elsewhere(mpi: Cluster, path: Path, count: int) -> None:
-    """Another user's workspace, with nothing saved, follows the run to its end and has every byte of it."""
-    other = Workspace(mpi, path)
-    open_gates(mpi)
-    other.succeed("attach")
-    for rank in range(3):
-        assert other.written(rank) == ticks(count)
-
-
 @pytest.mark.fault("G2")
 @over("gloo")
 def test_g2_sigterm_to_the_controller_ends_the_run_as_ctrl_c_does(start: Start, mpi: Cluster, group: Group) -> None:
@@ -61,9 +47,12 @@ def test_g3_a_closed_terminal_ends_the_watcher_and_not_the_run(
         assert terminal.process.returncode == 129
     finally:
         terminal.kill()
-    other = Workspace(mpi, tmp_path / "ps")
-    assert [one["state"] for one in runs(other)] == ["running"]
-    attach_from_elsewhere(mpi, tmp_path / "other", 40)
+    other = Workspace(mpi, tmp_path / "other")  # with nothing saved, it follows the run and has every byte of it
+    assert [run["state"] for run in other.succeed("ps", "--json").answer["runs"]] == ["running"]
+    open_gates(mpi)
+    other.succeed("attach")
+    for rank in range(3):
+        assert other.written(rank) == ticks(40)
 
 
 @pytest.mark.fault("G3")

@@ -10,7 +10,7 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from tests.fakes import FakeOpener
 from tests.waiting import wait
 
 MARK = ".ipexctl-sync.json"
+Mount = Callable[[Path, str], None]
 
 
 @pytest.fixture
@@ -271,36 +272,28 @@ def test_a_directory_of_somebody_else_is_refused(home: Path, source: Path) -> No
 
 
 @pytest.mark.fault("E2")
-@pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
-def test_a_read_only_place_is_reported_with_its_reason(home: Path, source: Path, tmp_path: Path) -> None:
-    there = home / "w"
-    there.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,mode=0700", "none", str(there)], check=True)
-    try:
-        done, _ = carried(Sync(source=str(source)), local("n1", "n2", n1=str(there), n2=str(home / "fine")))
-    finally:
-        subprocess.run(["umount", str(there)], check=True)
+def test_a_read_only_place_is_reported_with_its_reason(home: Path, source: Path, mount: Mount) -> None:
+    place = home / "w"
+    place.mkdir()
+    mount(place, "ro,mode=0700")
+    done, _ = carried(Sync(source=str(source)), local("n1", "n2", n1=str(place), n2=str(home / "fine")))
     failed = done["n1"]
     assert isinstance(failed, Failure)
-    assert failed.what == f"cannot write to {there}: read-only"
+    assert failed.what == f"cannot write to {place}: read-only"
     assert picture(home / "fine") == picture(source)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
-def test_a_full_disk_is_reported_and_the_old_files_stay(home: Path, source: Path) -> None:
-    there = home / "w"
-    there.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "none", str(there)], check=True)
-    try:
-        carried(Sync(source=str(source), workdir="w"), local("n1"))
-        before = picture(there)
-        (source / "big").write_bytes(os.urandom(4 << 20))
-        (source / "train.py").write_text("new")
-        done, _ = carried(Sync(source=str(source), workdir="w"), local("n1"))
-        assert picture(there) == before
-        assert list_parts(there) == []
-    finally:
-        subprocess.run(["umount", str(there)], check=True)
+def test_a_full_disk_is_reported_and_the_old_files_stay(home: Path, source: Path, mount: Mount) -> None:
+    place = home / "w"
+    place.mkdir()
+    mount(place, "size=2m,mode=0700")
+    carried(Sync(source=str(source), workdir="w"), local("n1"))
+    before = picture(place)
+    (source / "big").write_bytes(os.urandom(4 << 20))
+    (source / "train.py").write_text("new")
+    done, _ = carried(Sync(source=str(source), workdir="w"), local("n1"))
+    assert picture(place) == before
+    assert list_parts(place) == []
     failed = done["n1"]
     assert isinstance(failed, Failure)
     assert failed.code == "no-space"

@@ -1,11 +1,11 @@
 """A host that lies: what it lists and what it sends are two different things."""
 
 import io
-import os
 import re
 import resource
 import tarfile
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -264,28 +264,19 @@ def test_a_second_list_without_sense_is_a_failure_of_that_host(tmp_path: Path) -
     assert events[-1] == Ended("fetch", Exit.STEP)
 
 
-def test_a_disk_that_is_full_here_is_reported_as_such(tmp_path: Path) -> None:
-    full = Path("/dev/full")
-    if not full.exists() or os.geteuid() != 0:
-        pytest.skip("needs a small file system, which only root may mount")
-    import subprocess
-
-    small = tmp_path / "in"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], check=True)
-    try:
-        listed = b"/w\0" + b"0 f 644 200000 5\0./out/a\0"
-        events, result = fetched(tmp_path, tar(("./out/a", REG, "x" * 200_000)), listed)
-        assert isinstance(result, Failure)
-        assert result.what.startswith("no space left on this machine: need 195 KiB, 64 KiB free in ")
-        listed = b"/w\0" + b"".join(b"0 f 644 %d 5\0./out/%d\0" % (13_000, number) for number in range(5))
-        files = [(f"out/{number}", REG, "x" * 13_000) for number in range(5)]
-        events, result = fetched(tmp_path, tar(*files), listed)  # what fills it is not only what was listed
-        assert isinstance(result, Failure)
-        assert re.fullmatch(r"out/\d: no space left on this machine", result.what)
-        assert events[-1] == Ended("fetch", Exit.RECORD)
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
+def test_a_disk_that_is_full_here_is_reported_as_such(tmp_path: Path, mount: Callable[[Path, str], None]) -> None:
+    (tmp_path / "in").mkdir()
+    mount(tmp_path / "in", "size=64k")
+    listed = b"/w\0" + b"0 f 644 200000 5\0./out/a\0"
+    events, result = fetched(tmp_path, tar(("./out/a", REG, "x" * 200_000)), listed)
+    assert isinstance(result, Failure)
+    assert result.what.startswith("no space left on this machine: need 195 KiB, 64 KiB free in ")
+    listed = b"/w\0" + b"".join(b"0 f 644 %d 5\0./out/%d\0" % (13_000, number) for number in range(5))
+    files = [(f"out/{number}", REG, "x" * 13_000) for number in range(5)]
+    events, result = fetched(tmp_path, tar(*files), listed)  # what fills it is not only what was listed
+    assert isinstance(result, Failure)
+    assert re.fullmatch(r"out/\d: no space left on this machine", result.what)
+    assert events[-1] == Ended("fetch", Exit.RECORD)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ import json, sys, time
 def say(kind, **fields): print(json.dumps(dict(fields, kind=kind)), flush=True)
 say("Ready")
 """
+Mount = Callable[[Path, str], None]
 
 
 def start(program: str, silence: float = 30.0) -> Session:
@@ -474,18 +475,11 @@ def test_an_uninstall_that_is_cut_short_leaves_no_environment_that_looks_whole(t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_an_uninstall_cannot_remove_is_reported(tmp_path: Path) -> None:
+def test_what_an_uninstall_cannot_remove_is_reported(tmp_path: Path, mount: Mount) -> None:
     (tmp_path / "env.d/one").mkdir(parents=True)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "mode=0755", "none", str(tmp_path / "env.d/one")], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("nothing can be mounted here (not root)")
-    try:
-        with start(PROGRAM) as session, pytest.raises(RemoteError, match=r"env\.d could not be removed") as caught:
-            session.call("remove", Removed, venv=str(tmp_path / "env"))
-    finally:
-        subprocess.run(["umount", "--lazy", str(tmp_path / "env.d/one")], check=True)  # somebody may look into it
+    mount(tmp_path / "env.d/one", "mode=0755")
+    with start(PROGRAM) as session, pytest.raises(RemoteError, match=r"env\.d could not be removed") as caught:
+        session.call("remove", Removed, venv=str(tmp_path / "env"))
     assert caught.value.code == "residue"
 
 
@@ -726,20 +720,17 @@ def test_a_host_that_has_lost_the_controller_does_what_the_first_host_does(tmp_p
         ("size=3m,nr_inodes=90", "absent", ""),
     ],
 )
-def test_a_place_that_holds_no_environment_is_known(tmp_path: Path, options: str, kind: str, what: str) -> None:
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(tmp_path)], capture_output=True)
-    if done.returncode:
-        pytest.skip("nothing can be mounted here (not root)")
-    try:
-        with start(PROGRAM) as session:
-            venv = str(tmp_path / "share/env")
-            seen = session.call("inspect", Inspection, venv=venv, uv=_NO_UV, files=[], origins=[])
-            session.end()
-        assert (seen.kind, seen.why) == (kind, what.format(at=tmp_path))
-        assert kind == "foreign" or (seen.free, seen.files) == (3 << 20, 89)
-        assert list(tmp_path.iterdir()) == []
-    finally:
-        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+def test_a_place_that_holds_no_environment_is_known(
+    tmp_path: Path, mount: Mount, options: str, kind: str, what: str
+) -> None:
+    mount(tmp_path, options)
+    with start(PROGRAM) as session:
+        venv = str(tmp_path / "share/env")
+        seen = session.call("inspect", Inspection, venv=venv, uv=_NO_UV, files=[], origins=[])
+        session.end()
+    assert (seen.kind, seen.why) == (kind, what.format(at=tmp_path))
+    assert kind == "foreign" or (seen.free, seen.files) == (3 << 20, 89)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_quota_of_the_account_counts_where_it_is_less_than_the_room(tmp_path: Path) -> None:
