@@ -157,8 +157,10 @@ class InstallMarker(JsonRecord):
     wheels: Mapping[str, str] = field(default_factory=dict)  # the sha256 of each package's wheel
 
     def __post_init__(self) -> None:
-        if not all(map(str.isprintable, (*self.packages, *self.packages.values(), *(self.requested or ())))):
-            raise ValueError("its packages are malformed")
+        program = self.stack.mpi.program or "/"
+        texts = (program, *self.packages, *self.packages.values(), *(self.requested or ()))
+        if not all(map(str.isprintable, texts)) or not program.startswith("/"):
+            raise ValueError("its packages or its MPI are malformed")
 
 
 def read_marker(text: str) -> InstallMarker | None:

@@ -276,6 +276,7 @@ def test_a_marker_of_somebody_else_is_no_runtime() -> None:
         {"stack": {"name": "x"}},
         {"packages": [1]},
         {"packages": {"torch": "2\n"}},
+        {"stack": written["stack"] | {"mpi": written["stack"]["mpi"] | {"program": "mpirun"}}},  # ended with 70
     ):
         assert read_marker(json.dumps(written | changes)) is None
     for text in ("", "{}", "[]", "[" * 100_000, '{"prefix": "/e"}'):
