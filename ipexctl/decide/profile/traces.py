@@ -22,6 +22,8 @@ from ipexctl.protocol import hooks
 Key = TypeVar("Key", bound=Hashable)
 TRACE_LIMIT = 272 << 20  # bytes of a trace, unpacked; ranks write a little less
 EVENT_LIMIT = 3_000_000
+OPERATOR_KINDS, COLLECTIVE_LIMIT = 10_000, 100_000  # of one rank: those of all ranks are in memory at once
+_OTHERS = "(others)"  # operators beyond these
 _NAME_LIMIT = 500  # letters of a name; the rest is cut off
 _TIME_LIMIT = 1 << 62  # microseconds beyond this are no time
 # Work of a backend, from the call to its completion: ``gloo:all_reduce`` (torch's Work with a profiling title),
@@ -126,7 +128,8 @@ def _check_time(value: float | None, key: str) -> float:
 
 
 def find_collectives(slices: Iterable[Slice]) -> list[Collective]:
-    """The collectives of one rank in the order of their starts: those of a backend, or else the calls of c10d."""
+    """The collectives of one rank in the order of their starts: those of a backend, or else the calls of c10d. Raises
+    `TraceError` for more than `COLLECTIVE_LIMIT`."""
     works: list[Collective] = []
     calls: list[Collective] = []
     for each in slices:
@@ -134,6 +137,8 @@ def find_collectives(slices: Iterable[Slice]) -> list[Collective]:
             works.append(Collective(f"{match[1]}:{match[2]}", each.start, each.end))
         elif match := _OF_C10D.fullmatch(each.name):
             calls.append(Collective(f"c10d:{match[1]}", each.start, each.end))
+    if len(works or calls) > COLLECTIVE_LIMIT:
+        raise TraceError(f"the trace has more than {COLLECTIVE_LIMIT:,} collectives")
     return sorted(works or calls, key=lambda each: each.start)
 
 
@@ -172,7 +177,8 @@ def _sum_thread(slices: Iterable[Slice], sums: dict[str, Sum]) -> None:
         while stack and stack[-1][0].end <= until:
             done, inner = stack.pop()
             length = done.end - done.start
-            sums[done.name] = sums.get(done.name, Sum()) + Sum(1, max(0.0, length - inner) / 1e6)
+            name = done.name if done.name in sums or len(sums) < OPERATOR_KINDS else _OTHERS
+            sums[name] = sums.get(name, Sum()) + Sum(1, max(0.0, length - inner) / 1e6)
             if stack:
                 outer, called = stack[-1]
                 stack[-1] = (outer, called + length)
@@ -189,7 +195,7 @@ _ISA = re.compile(
     r"avx10_\d+(?:_\d+)?(?:_amx(?:_\d|_fp16)?)?|avx512_core(?:_amx_fp16|_amx|_fp16|_bf16_ymm|_bf16|_vnni)?"
     r"|avx2_vnni_2|avx2_vnni|avx2|avx|sse41|sve_\d+|asimd"
 )
-_TYPE = re.compile(r"(?:^| )(src|wei|dst)\w*?[:_](bf16|f16|f32|f64|s8|u8|s32|s4|u4|f8_\w+|f4_\w+|tf32)(?=:)")
+_TYPE = re.compile(r"(?:^| )(src|wei|dst)\w*?[:_](bf16|f16|f32|f64|s8|u8|s32|s4|u4|f[84]_\w{1,10}|tf32)(?=:)")
 
 
 class Kernel(NamedTuple):

@@ -18,7 +18,13 @@ _NEAR = 6  # measurements of the default that a rate is compared with
 _LEAST_NOISE = 0.005
 _GREATEST = 300.0  # of the logarithm of a ratio, and of the error of one: a script may print any number
 WARM_UP = 3  # steps that do not count
+_LARGEST = 700.0  # logarithm of a number that a float holds
 _LEAST_TIME = 2.0  # seconds from which steps say how many are done in a second
+
+
+def to_ratio(logarithm: float) -> float:
+    """Returns how many times as fast; a script may print figures between which no number lies."""
+    return exp(min(logarithm, _LARGEST))
 
 
 class RateReader:
@@ -103,7 +109,7 @@ class Ranking:
         scores = [score for each in runs if (score := self.compare(each.rates, each.at)) is not None]
         rates = [each.rates[self.metric] for each in runs if self.read_rate(each.rates) is not None]
         mean, error = (fmean(scores), self.noise / sqrt(len(scores))) if scores else (None, 0.0)
-        low, ratio, high = (None if mean is None else exp(mean + side * error) for side in (-1, 0, 1))
+        low, ratio, high = (None if mean is None else to_ratio(mean + side * error) for side in (-1, 0, 1))
         if min(len(scores), len(self._defaults)) < least:
             low = high = None
         return TriedLaunch(

@@ -73,3 +73,9 @@ def test_kernels_of_all_ranks_are_added_up_the_costliest_first() -> None:
     assert (amx[0].implementation, amx[1].calls) == ("brg_matmul:avx512_core_amx", 2)
     assert (bf16[0].implementation, bf16[1].calls) == ("brg_matmul:avx512_core_bf16", 4)
     assert bf16[1].seconds == pytest.approx(1.5e-3)
+
+
+def test_a_type_without_an_end_takes_no_more_time_than_its_length() -> None:
+    """33 MiB, which a rank may write, took an hour."""
+    line = b"onednn_verbose,exec,cpu,a,b,c,src" + b"_f8" * 3000 + b",x,y,z,1\n"
+    assert sum(each.calls for each in parse_kernels(line * 300).values()) == 300

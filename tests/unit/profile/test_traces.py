@@ -119,3 +119,13 @@ def test_deep_nesting_of_slices_costs_no_more_than_their_number() -> None:
 def test_names_of_any_length_and_threads_of_any_kind_are_read() -> None:
     trace = parse_trace(pack(op("x" * 9000, 0, 1, tid=None), op("y", 0, 1, tid="Spans")))  # type: ignore[arg-type]
     assert [len(each.name) for each in trace] == [500, 1]
+
+
+def test_operators_without_an_end_are_added_up_as_others() -> None:
+    """Those of all ranks are in memory at once: four megabytes of a rank were 270 here, again for each of its ranks."""
+    slices = [traces.Slice(f"op{number}", number, number + 1, 1) for number in range(3 * traces.OPERATOR_KINDS)]
+    sums = sum_operators(slices)
+    assert len(sums) == traces.OPERATOR_KINDS + 1
+    assert sum(each.calls for each in sums.values()) == len(slices)
+    with pytest.raises(TraceError, match="more than 100,000 collectives"):
+        find_collectives([traces.Slice("gloo:all_reduce", 0, 1, 1)] * (traces.COLLECTIVE_LIMIT + 1))

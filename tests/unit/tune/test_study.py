@@ -264,3 +264,10 @@ def test_a_launch_has_the_same_gain_in_the_table_and_in_the_verdict() -> None:
     assert answer.pairs == 1
     assert 1 + answer.gain == pytest.approx(answer.launches[0].ratio)
     assert answer.verdict.endswith("too few pairs of runs in turn confirm it, and the budget has no time for another")
+
+
+@pytest.mark.parametrize(("default", "other"), [(5e-324, 1.7e308), (1.7e308, 5e-324), (1.0, float("inf"))])
+def test_figures_between_which_no_number_lies_end_no_study(default: float, other: float) -> None:
+    """A script prints what it likes: the study ended with an OverflowError, and its runs were lost."""
+    study = Played(lambda values, now: other if values or now % 40 == 30 else default)
+    assert describe_verdict(study.judge())
