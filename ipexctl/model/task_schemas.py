@@ -5,13 +5,13 @@ Only playbooks and values that are wrong import this module."""
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from ipexctl.model.errors import UsageError
 from ipexctl.model.schema_errors import describe_error
-from ipexctl.model.tasks import Fields, Flag
+from ipexctl.model.tasks import LARGEST, Fields, Flag
 from ipexctl.model.text import read_seconds
 
 T = TypeVar("T", bound=Fields)
@@ -27,6 +27,8 @@ def make_schema(model: type[Fields]) -> type[BaseModel]:
     for each in (each for each in fields(model) if each.name not in model.left_out):
         flag: Flag = each.metadata["flag"]
         bounds = {name: getattr(flag, name) for name in ("ge", "gt", "le", "min_length", "pattern")}
+        if flag.le is None and {int, float} & {hints[each.name], *get_args(hints[each.name])}:
+            bounds["le"] = LARGEST
         given: dict[str, Any] = {name: bound for name, bound in bounds.items() if bound is not None}
         given |= {"alias": flag.alias} if flag.alias else {}
         given |= {"default_factory": each.default_factory} if each.default_factory is not MISSING else {}

@@ -28,6 +28,9 @@ LOCAL_PATHS = frozenset(
 """Fields of tasks whose values are paths on this machine."""
 
 
+LARGEST = 9e9  # of a number without a bound of its own: no clock waits longer, in seconds
+
+
 class Flag(Record):
     """What a field's type and default do not tell: its help, its bounds, and its place on the command line."""
 
@@ -54,7 +57,7 @@ class Flag(Record):
         return value is None or (
             (self.ge is None or value >= self.ge)
             and (self.gt is None or value > self.gt)
-            and (self.le is None or value <= self.le)
+            and (not isinstance(value, int | float) or value <= (LARGEST if self.le is None else self.le))
             and (self.min_length is None or len(value) >= self.min_length)
             and (self.pattern is None or re.search(self.pattern, value) is not None)
         )
@@ -80,9 +83,10 @@ make_ranks_flag = partial(
     "Placement",
     names=("-n", "--np"),
     ge=1,
+    le=999_999,
 )
 make_ppn_flag = partial(
-    flag, None, "Ranks per host (default: the host's slots, else its NUMA nodes).", "Placement", ge=1
+    flag, None, "Ranks per host (default: the host's slots, else its NUMA nodes).", "Placement", ge=1, le=1024
 )
 make_exclude_flag = partial(flag, (), "Files to leave out, as in .gitignore; repeatable.", "Files", "PATTERN")
 make_venv_flag = partial(flag, None, "Environment on the hosts (default: the installed one).", metavar="PATH")

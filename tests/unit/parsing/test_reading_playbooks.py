@@ -301,3 +301,17 @@ def test_the_nearest_of_long_names_is_looked_for_by_their_beginnings() -> None:
     names = "".join(f"  b{number}: x\n" for number in range(20))
     steps = "".join(f"- {{doctor: , name: '${{{'a' * 90}{number}}}'}}\n" for number in range(20))
     assert "is not set" in str(refusal(f"vars:\n  ? {'a' * 300_000}\n  : x\n{names}steps:\n{steps}"))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "doctor: {timeout: inf}",
+        "doctor: {timeout: 1e300}",
+        "run: {script: a.py, n: 1000000000}",
+        "run: {script: a.py, restarts: 1e30}",
+    ],
+)
+def test_numbers_beyond_what_clocks_and_hosts_have_are_refused(step: str) -> None:
+    """The first two ended the play with an exception, the third took hundreds of gigabytes before a host was asked."""
+    assert "must be" in str(refusal(f"steps:\n- {step}\n"))
