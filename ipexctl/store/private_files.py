@@ -134,7 +134,7 @@ def read_regular_file(path: Path, limit: int, *, own: bool = False) -> bytes:
 def measure_tree(directory: Path, counted: set[tuple[int, int]] | None = None) -> tuple[int, float]:
     """Bytes of the files below a directory, in which others may come and go meanwhile, and when the last of them was
     changed, in Unix seconds. Follows no link. A file that is ``counted`` already, by its device and inode, has none."""
-    size, times, todo = 0, list[float](), [os.fspath(directory)]
+    size, times, todo = 0, [0.0], [os.fspath(directory)]
     while todo:  # they may be deeper than Python's stack
         with suppress(OSError):  # it has gone, or is closed
             for entry in os.scandir(todo.pop()):
@@ -149,4 +149,6 @@ def measure_tree(directory: Path, counted: set[tuple[int, int]] | None = None) -
                         size += status.st_size
                     if counted is not None:
                         counted.add(file)
-    return size, max(times) if times else directory.lstat().st_mtime
+    with suppress(OSError):
+        times.append(directory.lstat().st_mtime if len(times) < 2 else 0.0)
+    return size, max(times)

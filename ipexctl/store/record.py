@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -368,12 +369,18 @@ def list_saved_runs(runs: Path) -> list[Path]:
     """The saved runs, that which was written to last at the end; of a run with several watchers, the last one's
     record. Nothing but directories with an ``events.jsonl`` counts."""
     try:
-        records = [path for path in runs.iterdir() if not path.is_symlink() and (path / EVENTS).is_file()]
+        paths = [*runs.iterdir()]
     except OSError:
         return []
+    records: list[tuple[float, str]] = []
+    for path in paths:
+        with suppress(OSError):  # which another command removes meanwhile
+            status = (path / EVENTS).stat()
+            if stat.S_ISREG(status.st_mode) and not path.is_symlink():
+                records.append((status.st_mtime, path.name))
     newest: dict[str, Path] = {}
-    for path in sorted(records, key=lambda path: ((path / EVENTS).stat().st_mtime, path.name), reverse=True):
-        newest.setdefault(read_name(path), path)
+    for _, name in sorted(records, reverse=True):
+        newest.setdefault(read_name(runs / name), runs / name)
     return [*newest.values()][::-1]
 
 

@@ -30,6 +30,7 @@ _ATTEMPT_RANKS = 1 << 17  # ranks of all attempts together of which is known how
 _STALLED_RANKS = 1 << 17  # ranks of all stalls of a run together, also those that did not stall; then the last counts
 _NOTICE_LIMIT = 10_000  # failures of the hosts, warnings, and hosts of which something is noted
 _SAMPLES_LIMIT = 100  # looks at where the ranks of a slow run stand
+_CANDIDATES_LIMIT = 1000  # launches of a study, which are compared anew after each
 _STAGES_LIMIT = 64  # of one rank in an attempt; there are eight
 _NEVER_EXCUSED = (Kind.UNREACHABLE, Kind.RESIDUE, Kind.RECORD)
 _POSITIONS = ("step", "steps")  # where a rank is, no figure by themselves
@@ -100,7 +101,7 @@ class RunFold:
                 self._excuse_failures()
             case e.StudyStarted():
                 state.study = event
-            case e.CandidateTried() if state.study is not None:
+            case e.CandidateTried() if state.study is not None and len(state.candidates) < _CANDIDATES_LIMIT:
                 from ipexctl.decide.tune.ranking import Ranking  # no other command needs it
 
                 state.candidates.append(event)

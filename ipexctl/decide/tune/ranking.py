@@ -1,10 +1,13 @@
 """What launches are worth: their rates against the default's, which is measured in turn with them, so that a machine
 that changes its speed fools nobody."""
 
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from math import exp, inf, log, sqrt
+from operator import itemgetter
 from statistics import fmean, linear_regression, median
 
 from ipexctl.model.answers.tune import TriedLaunch
@@ -77,13 +80,14 @@ class Ranking:
         self.metric = started.metric or next((name for name in RATES if name in printed), "")
         defaults = ((each.at, self.read_rate(each.rates)) for each in tried if not each.values)
         self._defaults = [(at, rate) for at, rate in defaults if rate is not None]
+        self._by_time = sorted(self._defaults, key=itemgetter(0))
 
     def read_rate(self, rates: Mapping[str, float]) -> float | None:
         """The logarithm of the figure that counts, the greater the better; None without it."""
         rate = rates.get(self.metric, 0.0)
         return self._sign * log(rate) if 0 < rate < inf else None
 
-    @property
+    @cached_property
     def noise(self) -> float:
         """The error of one measurement, as a share, from those of the default that follow each other."""
         steps = [(after[1] - before[1]) ** 2 for before, after in pairwise(self._defaults)]
@@ -91,7 +95,9 @@ class Ranking:
 
     def compare(self, rates: Mapping[str, float], at: float) -> float | None:
         """The logarithm of how many times these figures are better than the default's at that time."""
-        rate, near = self.read_rate(rates), sorted(self._defaults, key=lambda each: abs(each[0] - at))[:_NEAR]
+        rate, place = self.read_rate(rates), bisect(self._by_time, at, key=itemgetter(0))
+        around = self._by_time[max(place - _NEAR, 0) : place + _NEAR]
+        near = sorted(around, key=lambda each: abs(each[0] - at))[:_NEAR]
         if rate is None or not near:
             return None
         times, values = [when - at for when, _ in near], [value for _, value in near]

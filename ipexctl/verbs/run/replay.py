@@ -27,9 +27,10 @@ _READINGS_LIMIT = 4  # of each byte of a rank's file, on average: what was trunc
 
 def find_saved_run(runs: Path, word: str, *, with_ranks: bool = False) -> Path:
     """The saved run named by ``word``: ``last`` (``with_ranks``: the last one that started ranks, if there is one), a
-    path, or a name, its beginning or its last part. Raises `UsageError` when none matches, or several do."""
-    path = expand_home(word)
-    if (path / EVENTS).is_file():
+    name, a path, or the beginning or the last part of a name. What somebody puts into the current directory does not
+    take the place of a run that is saved here. Raises `UsageError` when none matches, or several do."""
+    path, is_own = expand_home(word), word == "last" or ("/" not in word and (runs / word / EVENTS).is_file())
+    if not is_own and (path / EVENTS).is_file():
         return path
     every = list_saved_runs(runs)
     if not every:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,10 +12,13 @@ from typer.testing import CliRunner
 
 from ipexctl.cli import app
 from ipexctl.decide.run.fold import RunFold
+from ipexctl.decide.saved_runs import RunFilter
+from ipexctl.decide.tune.ranking import Ranking
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.store.masking import EventMasker, Masker
-from ipexctl.verbs.run.replay import read_saved_run
+from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
+from ipexctl.verbs.run.saved_runs import list_runs
 
 Line = Mapping[str, object]
 STARTED: Line = {"at": 1.0, "event": "started", "verb": "run", "title": "x", "hosts": []}
@@ -112,3 +117,49 @@ def test_ends_of_many_ranks_again_and_again_take_time_that_grows_with_the_record
     for stamped in masker.mask_events(events):
         fold.handle_event(stamped)
     assert fold.state.open == {}
+
+
+def test_a_study_of_many_launches_takes_time_that_grows_with_their_number_alone() -> None:
+    """Each was compared with all measurements of the default. The limit of each test ends it."""
+    tried = [
+        e.CandidateTried(
+            {"ppn": number} if number % 2 else {}, "measured", float(number), 1.0, {"pace": 1.0 + number % 7}
+        )
+        for number in range(50_000)
+    ]
+    assert len(Ranking(e.StudyStarted({}, {}, "pace", False, 9.0, 0, 1), tried).list_launches()) == 25_001
+
+
+def test_a_directory_of_somebody_else_does_not_take_the_place_of_a_saved_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In /tmp anybody can make a directory that is called as a run, or ``last``: it was shown as the user's own."""
+    for name in ("runs/1120-083015-a3f2", "shared/1120-083015-a3f2", "shared/last", "shared/other"):
+        (directory := tmp_path / name).mkdir(parents=True)
+        write(directory, [STARTED])
+    monkeypatch.chdir(tmp_path / "shared")
+    own = tmp_path / "runs" / "1120-083015-a3f2"
+    for word in ("last", "1120-083015-a3f2", "1120"):
+        assert find_saved_run(tmp_path / "runs", word) == own
+    for word in ("other", "./last"):
+        assert find_saved_run(tmp_path / "runs", word) == Path(word)
+
+
+_REMOVE = """import itertools, pathlib, shutil, sys
+for number in itertools.count():
+    directory = pathlib.Path(sys.argv[1], str(number % 20))
+    directory.mkdir(exist_ok=True)
+    (directory / "events.jsonl").touch()
+    shutil.rmtree(pathlib.Path(sys.argv[1], str((number + 1) % 20)), ignore_errors=True)
+"""
+
+
+def test_runs_that_another_command_removes_meanwhile_are_left_out(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", _REMOVE, str(tmp_path)]) as other:
+        try:
+            while not [*tmp_path.iterdir()]:
+                assert other.poll() is None
+            for _ in range(500):
+                assert all(isinstance(event, e.Event) for event in list_runs(tmp_path, (), RunFilter(None, None)))
+        finally:
+            other.kill()
