@@ -11,6 +11,8 @@ from ipexctl.remote.agent import attempts, guard_messages, inquiries, keeping
 from ipexctl.remote.agent import keeper_state as ks
 from ipexctl.remote.agent.keeper_state import KeeperRun, RunPhase
 
+SLOWEST_COPY = 8 << 20  # bytes a second at which a host may get a checkpoint, all hosts together
+
 
 def next_step(run: "KeeperRun", what: "ks.Input", now: "ks.Moment") -> "List[ks.Action]":
     """What the state has no use for changes nothing."""
@@ -69,6 +71,11 @@ def _check_resuming(run: "KeeperRun") -> None:
             run.stop(Reason.LAUNCH, "no word of the checkpoints on %s" % ", ".join(silent))
         return
     if known.orders:
+        sources = [source for order in known.orders.values() for source in order.message.sources]
+        size = sum(size for source in sources for size, _ in source.files.values())
+        if run.now.steady > run.since + run.spec.timings.away + size / SLOWEST_COPY:
+            awaited = sorted({order.host for order in known.orders.values()})
+            run.stop(Reason.LAUNCH, "no word of the checkpoint that %s was to get" % ", ".join(awaited))
         return
     if known.due:
         run.kept, orders = keeping.plan_resume(known, hosts, run.spec.keep)

@@ -657,6 +657,17 @@ def test_no_rank_starts_where_a_host_cannot_get_the_checkpoint_or_says_nothing()
     assert without.at(ks.RunPhase.RUNNING)  # and what b has is of no use
 
 
+def test_a_host_that_never_says_whether_it_has_the_checkpoint_is_not_waited_for_without_end() -> None:
+    """Its disk may hang while its guard lives."""
+    history = find_checkpoint(find_checkpoint(History(GOES_ON).joined(), "b"), "a", make_file(CLOCK))
+    assert history.after(800.0).at(ks.RunPhase.RESUMING)
+    history.after(200.0)
+    assert (history.run.reason, history.run.detail) == (
+        Reason.LAUNCH,
+        "no word of the checkpoint that b was to get",
+    )
+
+
 def test_a_host_that_is_lost_while_the_checkpoint_is_brought_ends_the_attempt() -> None:
     history = find_checkpoint(find_checkpoint(History(GOES_ON).joined(), "b"), "a", make_file(CLOCK))
     history.feed(ks.GuardLost("b", "its guard ended"))
