@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from ipexctl.act.ssh import sshconfig
 from ipexctl.act.ssh.hostkeys import KnownHosts, format_known_host_name
 from ipexctl.act.ssh.settings import SSHSettings
-from ipexctl.act.ssh.sshconfig import Hop, OpenSSHConfig, read_config
+from ipexctl.act.ssh.sshconfig import Hop, find_options, read_config
 from ipexctl.act.ssh.transport import change_algorithms
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host
@@ -97,7 +97,8 @@ def ask_ssh(config: Path, question: Question) -> Answer | None:
 def ask_ipexctl(config: Path, question: Question) -> Answer | None:
     """The same of ours."""
     try:
-        options = OpenSSHConfig(read_config(config, config.parent)).lookup(question.host, question.user, question.port)
+        file = read_config(config, config.parent)
+        options = find_options(file, question.host, question.user, question.port)
         known = [str(Path(name).expanduser()) for name in options.get_paths("userknownhostsfile")]
         return {
             "host": options.host,
@@ -221,7 +222,7 @@ def test_lists_of_algorithms_change_those_before_as_with_ssh(tmp_path: Path, tex
     config.write_text(f"{text}\n")
     config.chmod(0o600)
     keyword = re.findall(r"\w*(?:algorithms|ciphers|macs)", text.lower())[0]
-    value = OpenSSHConfig(read_config(config, tmp_path)).lookup("n1").get_word(keyword)
+    value = find_options(read_config(config, tmp_path), "n1").get_word(keyword)
     usual = list_algorithms(Path("/dev/null"), keyword)
     assert change_algorithms(usual, value) == list_algorithms(config, keyword)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ipexctl.act.inputs import expand_home
 from ipexctl.act.ssh.hostkeys import format_known_host_name
-from ipexctl.act.ssh.sshconfig import ALGORITHMS, Hop, HostOptions, OpenSSHConfig, read_config
+from ipexctl.act.ssh.sshconfig import ALGORITHMS, Hop, HostOptions, find_options, read_config
 from ipexctl.model.errors import ConnectError
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
@@ -61,7 +61,7 @@ class SSHSettings:
 
     def __init__(self, path: Path | None, system: Path = _SYSTEM, known_hosts: Path | None = None) -> None:
         paths = [expand_home(str(path)), system] if path else []
-        self._config = OpenSSHConfig([line for place in paths for line in read_config(place, place.parent)])
+        self._config = [line for place in paths for line in read_config(place, place.parent)]
         self._known_hosts = known_hosts
 
     def find_settings(self, host: Host) -> "Settings":
@@ -74,7 +74,7 @@ class SSHSettings:
     ) -> "Settings":
         """``jumps`` were named for this hop and beat its own; ``behind`` are the hosts that are reached through it. A
         jump host that would be behind itself, by a ProxyJump for all hosts, is reached directly."""
-        options = self._config.lookup(host.host, host.user, host.port)
+        options = find_options(self._config, host.host, host.user, host.port)
         try:
             jumps = jumps or tuple(map(Hop.parse, options.get_proxy("proxyjump")))
         except ValueError:

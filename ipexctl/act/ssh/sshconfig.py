@@ -428,26 +428,20 @@ def _expand_tokens(word: str, tokens: Mapping[str, str], place: str, variables: 
     return re.sub(r"%(.?)|\$\{(\w+)\}" if variables is not None else r"%(.?)()", replace, word)
 
 
-class OpenSSHConfig:
-    """The lines of files that were `read_config`, in the order of their weight."""
-
-    def __init__(self, file: File) -> None:
-        self._file = file
-        criteria = [criterion for line in file if isinstance(line, _Scope) for criterion in line.criteria]
-        # As in OpenSSH: by its mere presence, also where the scope around it does not hold.
-        self._has_final = any(criterion.kind == "final" for criterion in criteria)
-
-    def lookup(self, hostname: str, user: str | None = None, port: int | None = None) -> "HostOptions":
-        """Returns the options of a host; a user and a port that were given beat the files. Raises `UsageError`, and
-        `ConnectError` for a name that had to be made canonical and cannot be resolved."""
-        options = HostOptions(hostname, user, port)
-        options.apply_lines(self._file)
-        canonical = options.get_word("canonicalizehostname", "no") != "no"
-        options.fix_host_name(_canonicalize_host_name(options) if canonical else options.host.lower())
-        if canonical or self._has_final:
-            options.final = True
-            options.apply_lines(self._file)
-        return options
+def find_options(file: File, hostname: str, user: str | None = None, port: int | None = None) -> "HostOptions":
+    """Returns the options of a host by the lines of files that were `read_config`, in the order of their weight; a user
+    and a port that were given beat them. Raises `UsageError`, and `ConnectError` for a name that had to be made
+    canonical and cannot be resolved."""
+    options = HostOptions(hostname, user, port)
+    options.apply_lines(file)
+    canonical = options.get_word("canonicalizehostname", "no") != "no"
+    options.fix_host_name(_canonicalize_host_name(options) if canonical else options.host.lower())
+    criteria = (criterion for line in file if isinstance(line, _Scope) for criterion in line.criteria)
+    # As in OpenSSH: by its mere presence, also where the scope around it does not hold.
+    if canonical or any(criterion.kind == "final" for criterion in criteria):
+        options.final = True
+        options.apply_lines(file)
+    return options
 
 
 def _canonicalize_host_name(options: "HostOptions") -> str:

@@ -16,7 +16,7 @@ import threading
 import time
 from contextlib import suppress
 from subprocess import DEVNULL, PIPE
-from typing import Any, Dict, Iterable, List
+from typing import Any, Callable, Dict, Iterable, List
 
 from ipexctl.protocol import paths
 from ipexctl.protocol.frames import build_head
@@ -90,7 +90,7 @@ class Wrapper:
     def __init__(self, directory: str, spec: "RunSpec", rank: int, dropped: int, stopped: "List[int]") -> None:
         self.directory, self.spec, self.rank, self.dropped, self.stopped = directory, spec, rank, dropped, stopped
         self.place = spec.ranks[rank]
-        self.notes = Notes(directory, rank, spec.host)
+        self.notes = 0
         self.env = _build_environment(directory, spec, self.place, rank)
         self.argv, self.ready = spec.argv, spec.ready
         if self.place.values:
@@ -111,10 +111,10 @@ class Wrapper:
     def run_script(self) -> RankEnded:
         """Starts the script and goes along with it; how it ended."""
         spec, end = self.spec, RankEnded(self.rank, self.spec.host)
-        preload = _select_loadable_libraries(spec.preload, sys.executable, self.notes)
+        preload = _select_loadable_libraries(spec.preload, sys.executable, self.note)
         if preload:
             self.env["LD_PRELOAD"] = ":".join(preload)
-        _bind_to_cores(self.place, self.notes)
+        _bind_to_cores(self.place, self.note)
         began, before, kernel = time.time(), memory_watch.read_numbers(), death_report.KernelLog()
         if self.stopped or os.path.exists(os.path.join(self.directory, paths.ENDING)):
             return end._replace(signal=int(signal.SIGTERM), stopped=True, at=time.time())
@@ -155,7 +155,7 @@ class Wrapper:
             end = end._replace(stacks=watch.read_last_stacks())
         loaded = libraries.list_loaded_libraries(self.directory, self.rank)
         for text in libraries.describe_duplicate_libraries(loaded, self.env.get("LD_PRELOAD", "")):
-            self.notes.add(text)
+            self.note(text)
         if status:
             elastic = self.env["TORCHELASTIC_ERROR_FILE"]
             end = death_report.describe_rank_death(self.directory, end, child.pid, kernel, elastic)
@@ -174,6 +174,12 @@ class Wrapper:
         options: Dict[str, Any] = {"close_fds": False, "start_new_session": True, "preexec_fn": _prepare_child}
         options.update(env=self.env, cwd=self.spec.workdir)
         return subprocess.Popen(self.argv, stdin=stdin, stdout=PIPE, stderr=PIPE, **options)
+
+    def note(self, text: str) -> None:
+        """Passes on as a warning what the user should know of this rank and no output of it may tell."""
+        note = RankNote(self.rank, self.spec.host, text, time.time())
+        files.write_record(self.directory, "note%d" % self.notes, note)
+        self.notes += 1
 
     def record_stage(self, stage: str) -> None:
         """Leaves the record of a stage that the rank's own Python cannot tell."""
@@ -240,19 +246,7 @@ def _build_environment(directory: str, spec: "RunSpec", place: "RankSpec", rank:
     return names
 
 
-class Notes:
-    """What the user should know of this rank and no output of it may tell: passed on as warnings."""
-
-    def __init__(self, directory: str, rank: int, host: str) -> None:
-        self.directory, self.rank, self.host, self.count = directory, rank, host, 0
-
-    def add(self, text: str) -> None:
-        note = RankNote(self.rank, self.host, text, time.time())
-        files.write_record(self.directory, "note%d" % self.count, note)
-        self.count += 1
-
-
-def _select_loadable_libraries(libraries: "List[Library]", python: str, notes: "Notes") -> "List[str]":
+def _select_loadable_libraries(libraries: "List[Library]", python: str, note: "Callable[[str], None]") -> "List[str]":
     """Returns those that the loader of this host really loads into the interpreter; it says of the others why not."""
     good: List[str] = []
     line = [python, "-V"]  # loads all that the interpreter is linked with, and ends before it has started
@@ -265,24 +259,24 @@ def _select_loadable_libraries(libraries: "List[Library]", python: str, notes: "
         except (OSError, subprocess.TimeoutExpired) as error:
             why = str(error)
         if why:
-            notes.add("goes on without %s: %s" % (library.name, why.splitlines()[-1][:300]))
+            note("goes on without %s: %s" % (library.name, why.splitlines()[-1][:300]))
         else:
             good.append(library.path)
     return good
 
 
-def _bind_to_cores(place: "RankSpec", notes: "Notes") -> None:
+def _bind_to_cores(place: "RankSpec", note: "Callable[[str], None]") -> None:
     """Cores and memory as planned; what the host does not allow is noted, not fatal."""
     cpus = place.cpus
     if cpus:
         try:
             os.sched_setaffinity(0, cpus)
         except OSError as error:
-            notes.add("may not use CPUs %s as planned: %s" % (_format_list(cpus), error.strerror))
+            note("may not use CPUs %s as planned: %s" % (_format_list(cpus), error.strerror))
         else:
             given = os.sched_getaffinity(0)  # the kernel leaves out what its cpuset lacks, without a word
             if given != set(cpus):
-                notes.add("was planned for CPUs %s and got %s" % (_format_list(cpus), _format_list(given)))
+                note("was planned for CPUs %s and got %s" % (_format_list(cpus), _format_list(given)))
     nodes = place.membind
     if nodes:
         mask = (ctypes.c_ulong * 16)()
@@ -292,7 +286,7 @@ def _bind_to_cores(place: "RankSpec", notes: "Notes") -> None:
         number = _SET_MEMPOLICY.get(os.uname().machine)
         if number is None or libc.syscall(number, _MPOL_BIND, ctypes.byref(mask), 16 * 64 + 1):
             why = os.strerror(ctypes.get_errno()) if number else "not known how on %s" % os.uname().machine
-            notes.add("its memory is not bound to NUMA nodes %s: %s" % (_format_list(nodes), why))
+            note("its memory is not bound to NUMA nodes %s: %s" % (_format_list(nodes), why))
 
 
 def _end_without_guard(spec: "RunSpec") -> None:
