@@ -360,6 +360,16 @@ def test_options_behind_a_script_that_refuses_them_stand_before_it_in_the_comman
         assert diagnosis.command == "ipexctl run --ppn 2 train.py"
 
 
+def test_a_library_that_another_mpi_lacks_is_not_looked_for_in_the_environment() -> None:
+    started = e.Started("run", "pi.py", HOSTS, words=("run", "--mpi", "mpich", "pi.py"))
+    error = "ImportError: libmpi.so.12: cannot open shared object file: No such file or directory"
+    events = [started, *done(end(2, 1, 50.0, error=error), reason="rank")[1:]]
+    diagnosis = of_run(fold_with_catalogue(events)).diagnosis
+    assert diagnosis
+    assert diagnosis.title == "the MPI that --mpi chose has no libmpi.so.12"
+    assert diagnosis.command == "ipexctl install --mpi mpich --like a"
+
+
 _UNKNOWN = "ModuleNotFoundError: No module named 'blobfile'"
 
 

@@ -50,6 +50,10 @@ def _is_without_launcher(failure: _Failure) -> _Shown | None:
     return _Shown({"option": min(options)}) if options else None
 
 
+def _has_other_mpi(failure: _Failure) -> _Shown | None:
+    return _Shown() if "--mpi" in list_options(failure.state) else None
+
+
 def _is_no_python(failure: _Failure) -> _Shown | None:
     stages = {each.stage for each in failure.state.ranks[failure.rank.rank].stages}
     return _Shown() if stages & {"program", "python"} == {"program"} else None
@@ -155,6 +159,7 @@ def _had_room_before(failure: _Failure) -> _Shown | None:
 
 CIRCUMSTANCES: Mapping[str, Callable[[_Failure], _Shown | None]] = {
     "without-launcher": _is_without_launcher,
+    "other-mpi": _has_other_mpi,
     "backtrace": _has_backtrace,
     "no-python": _is_no_python,
     "warned": _was_warned,
