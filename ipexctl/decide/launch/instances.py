@@ -29,9 +29,8 @@ def check_options(task: Run) -> None:
         clashes = {"--instances": task.independent, "--profile": task.profile, "--launcher": task.launcher != "script"}
         clashes |= {"--backend-override": task.backend_override}
         clashes[f"--backend {task.backend}"] = task.backend not in {"auto", "gloo"}
-        reasons += [
-            f"{flag} does not fit --per-host: mpirun starts one process a host" for flag in clashes if clashes[flag]
-        ]
+        own = f"--engine {task.engine}" if task.engine else "--per-host"
+        reasons += [f"{flag} does not fit {own}: mpirun starts one process a host" for flag in clashes if clashes[flag]]
     if task.independent:
         clash = {"-n": task.n, "--ppn": task.ppn, "--port": task.port}
         reasons += [f"{flag} is for ranks: instances are counted per host" for flag, value in clash.items() if value]
