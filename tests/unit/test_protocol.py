@@ -168,7 +168,7 @@ def read_journal(data: bytes, piece: int = 1 << 20) -> tuple[JournalReader, list
 def test_a_line_that_is_no_record_is_reported_and_counted_and_the_rest_is_read(line: bytes) -> None:
     good = journal.encode_record(rank_records.RankEnded(1, "b", status=0, at=2.0))
     over = journal.encode_record(journal.RunEnd("r1", "rank", "rank 1 on b failed", at=3.0))
-    log, events = read_journal(good + line + b"\n" + line + b"\n" + good + over, piece=1 << 16)
+    log, events = read_journal(good + line + b"\n" + good + line + b"\n" + over, piece=1 << 16)
     assert log.over == RunEnded("r1", "rank", "rank 1 on b failed", 3.0)
     assert list(log.end()) == [], "once"
     assert [type(event) for event in events] == [RankEnded, Message, RankEnded, HostFailed], "at once, and once"
