@@ -120,7 +120,7 @@ def _format_range(key: tuple[str, str, int], numbers: list[int]) -> str:
 
 def strip_credentials(text: str) -> str:
     """Returns a message without user names and passwords in its URLs."""
-    return re.sub(r"(?<=://)[^/\s@]+@", "", text)
+    return re.sub(r"(?<=://)[^/?#\s]*@", "", text)
 
 
 def escape_char(char: str) -> str:

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 import urllib3
 
 from ipexctl.act.context import Limits
-from ipexctl.act.packages.sources import Sources, redact_url
+from ipexctl.act.packages.sources import Sources
 from ipexctl.act.threads import start_thread
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
@@ -63,7 +63,7 @@ class _Http:
         proxy, pool = self._proxies.get(parts.scheme), self._direct
         if proxy and not urllib.request.proxy_bypass(parts.hostname or ""):
             pool = self._proxied.setdefault(proxy, urllib3.ProxyManager(proxy, **self._options))
-        request = partial(pool.request, method, redact_url(url), headers=headers, timeout=self._timeout)
+        request = partial(pool.request, method, strip_credentials(url), headers=headers, timeout=self._timeout)
         answer = start_thread(partial(request, preload_content=False))
         if not wait([answer], self.limits.stall).done:  # it sends its headers a byte at a time
             raise urllib3.exceptions.TimeoutError(f"timed out after {self.limits.stall:g} s")
@@ -213,7 +213,7 @@ class _Download:
             problem += f" of {pluralize(wheel.size, 'byte')}" if wheel.size else ""
             if attempt:  # damaged twice: the file on the index is wrong
                 break
-        return f"{wheel.filename} from {redact_url(wheel.url).partition(wheel.filename)[0]}: {problem}"
+        return f"{wheel.filename} from {strip_credentials(wheel.url).partition(wheel.filename)[0]}: {problem}"
 
     def _resume_download(self, part: Path) -> str:
         """Appends what is missing to the part. Returns what went wrong, empty where it is complete."""

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit
 
 from ipexctl.act.context import Limits
 from ipexctl.act.inputs import expand_home
 from ipexctl.model.json_values import Record, field
+from ipexctl.model.text import strip_credentials
 
 _UV_SOURCES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
 _UV_VARIABLE = re.compile(
@@ -128,7 +129,7 @@ class Sources(Record):
     def list_names(self) -> tuple[str, ...]:
         """Returns the sources for messages: each once, without user names and passwords."""
         indexes = [] if self.no_index else [*self.extra, self.index or "the default package index"]
-        return tuple(dict.fromkeys(redact_url(url) for url in (*self.find_links, *indexes)))
+        return tuple(dict.fromkeys(map(strip_credentials, (*self.find_links, *indexes))))
 
 
 def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None = None) -> Sources:
@@ -199,11 +200,3 @@ def is_unencrypted(url: str) -> bool:
         return not ip_address(parts.hostname or "").is_loopback
     except ValueError:
         return True
-
-
-def redact_url(url: str) -> str:
-    """Returns the URL without user name and password."""
-    if "://" not in url:
-        return url
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

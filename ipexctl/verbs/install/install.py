@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.packages.download import locate_wheel
 from ipexctl.act.packages.resolve import Tool, find_uv, find_uv_for_hosts, forget_lock
-from ipexctl.act.packages.sources import is_unencrypted, redact_url
+from ipexctl.act.packages.sources import is_unencrypted
 from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.decide.parsing.input_errors import suggest_nearest
 from ipexctl.decide.planning import extend
@@ -31,7 +31,7 @@ from ipexctl.model.facts import Facts, Python
 from ipexctl.model.hosts import Command, Host, Inventory, Link
 from ipexctl.model.stack import InstallMarker, MpiLauncher, Stack, StackRequest
 from ipexctl.model.tasks import Install
-from ipexctl.model.text import join_names, pluralize, printable
+from ipexctl.model.text import join_names, pluralize, printable, strip_credentials
 from ipexctl.model.wheels import Lock
 from ipexctl.protocol.session import Inspection, RoomyPlaces
 from ipexctl.verbs.common.mpi import find_hosts_mpi
@@ -367,7 +367,7 @@ def choose_downloader(job: InstallJob) -> Workflow[Literal["auto", "controller",
         return way
     what = f"hosts would send the login of {urlsplit(url).netloc.rpartition('@')[2]} unencrypted"
     if way == "hosts":
-        raise UsageError(what, reasons=[redact_url(url)], hint="--wheels-from controller", exit=Exit.STEP)
+        raise UsageError(what, reasons=[strip_credentials(url)], hint="--wheels-from controller", exit=Exit.STEP)
     yield events.Message(f"{what}: the wheels are downloaded here and sent")
     return "controller"
 

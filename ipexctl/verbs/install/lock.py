@@ -20,7 +20,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
 from ipexctl.act.packages import resolve as packages
 from ipexctl.act.packages.download import get_local_wheel_path, measure_sizes, probe_index
-from ipexctl.act.packages.sources import Sources, read_pip_settings, redact_url
+from ipexctl.act.packages.sources import Sources, read_pip_settings
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.data import read_data
 from ipexctl.decide.planning.extend import pin_installed_release, read_package_name
@@ -33,7 +33,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.stack import Arch, BindingOffer, Index, InstallMarker, Stack, StackRequest
 from ipexctl.model.tasks import Install
-from ipexctl.model.text import format_size, pluralize, printable
+from ipexctl.model.text import format_size, pluralize, printable, strip_credentials
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.store.private_files import replace_file
 from ipexctl.verbs.install.requirements import list_texts
@@ -132,7 +132,9 @@ class LockRequest(Record):
             "requirements": [Path(name).read_text("utf-8", "replace") for name in task.requirements],
             "wheels": task.wheels and str(Path(task.wheels).absolute()),
             "local": _list_local_wheels([*sources.find_links, *task.with_]),
-            "sources": [redact_url(place) for place in (sources.index or "", *sources.extra, *sources.find_links)],
+            "sources": [
+                strip_credentials(place) for place in (sources.index or "", *sources.extra, *sources.find_links)
+            ],
             "indexes": [index.url for index in stack.indexes],
             **({"mpi": _format_mpi(stack)} if stack.launcher else {}),
             **({"base": self.base.packages, "upgrade": task.upgrade} if self.base else {}),

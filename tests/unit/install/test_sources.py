@@ -15,7 +15,7 @@ import pytest
 from ipexctl.act.context import Context, Limits
 from ipexctl.act.packages.download import read_unpacked_size
 from ipexctl.act.packages.resolve import WheelTarget, choose_build_errors, find_uv, parse_pylock, resolve_wheels
-from ipexctl.act.packages.sources import Sources, find_pip_files, read_pip_settings, redact_url
+from ipexctl.act.packages.sources import Sources, find_pip_files, read_pip_settings
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event
@@ -238,8 +238,9 @@ def test_uv_gets_the_login_of_an_index_that_the_user_names_beside_one_of_a_playb
 
 
 def test_messages_have_no_passwords() -> None:
-    assert redact_url("https://u:p@host:8080/simple?x=1") == "https://host:8080/simple?x=1"
-    assert redact_url("/a/directory") == "/a/directory"
+    assert strip_credentials("https://u:p@host:8080/simple?x=1") == "https://host:8080/simple?x=1"
+    assert strip_credentials("/a/directory") == "/a/directory"
+    assert strip_credentials("https://u:p@ss@host/a?b=c@d") == "https://host/a?b=c@d"
     assert strip_credentials("error for https://u:p@h/x and http://t@k/") == "error for https://h/x and http://k/"
 
 
