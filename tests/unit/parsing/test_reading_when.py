@@ -138,8 +138,8 @@ def test_what_is_no_text_is_not_looked_for_in_a_text(text: str) -> None:
 
 def test_an_expression_that_is_too_deep_for_the_stack_where_it_is_asked_is_unknown() -> None:
     def ask(depth: int) -> bool:
-        return ask(depth - 1) if depth else evaluate_condition("-" * 800 + "slots < 1", HOST)
+        return ask(depth - 1) if depth else evaluate_condition("-" * 600 + "slots < 1", HOST)
 
-    assert find_condition_error("-" * 800 + "slots < 1") is None
+    assert find_condition_error("-" * 600 + "slots < 1") is None
     with pytest.raises(UnknownFact):
-        ask(150)
+        ask(600)
