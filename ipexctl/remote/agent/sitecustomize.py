@@ -304,6 +304,9 @@ def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
     last = "".join(traceback.format_exception_only(kind, error)).strip()
     if isinstance(error, SyntaxError):  # the lines of which begin with the text of the script
         last = "%s: %s" % (kind.__name__, error)
+    if kind.__name__ == "CalledProcessError":  # what it wrote where that was captured is printed by nobody
+        wrote = error.stderr or error.output or ""
+        text += wrote.decode("utf-8", "replace") if isinstance(wrote, bytes) else str(wrote)
     report: "Any" = {"error": cut(last, 2000), "traceback": cut(text, 20000), "at": time.time()}
     with open("/proc/self/cmdline", "rb") as cmdline:
         report["argv"] = format_command(os.fsdecode(cmdline.read()).split("\0")[:-1])

@@ -178,6 +178,13 @@ def test_the_exception_of_a_helper_counts_only_where_the_script_has_none(ranks: 
     assert end.kernel == ""
 
 
+@pytest.mark.parametrize("text", ["", ", text=True"])
+def test_what_a_command_wrote_that_failed_is_kept_where_the_script_captures_it(ranks: Path, text: str) -> None:
+    script = f"import subprocess; subprocess.run(['ls', '/no/shard'], check=True, capture_output=True{text})"
+    _, pid = ended(ranks, script)
+    assert reported(ranks, 0, pid).traceback.splitlines()[-1].startswith("ls: cannot access '/no/shard'")
+
+
 def test_exceptions_of_helpers_fill_no_disk(ranks: Path) -> None:
     many = "import os\nfor _ in range(30):\n    if not os.fork(): raise KeyError(1)\n    os.wait()\n"
     _, pid = ended(ranks, many + "raise ValueError('no')")
