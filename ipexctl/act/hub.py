@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -113,7 +114,22 @@ def _import_hub() -> Any:
     hub: Any = huggingface_hub
     hub.utils.disable_progress_bars()
     hub.utils.logging.set_verbosity_error()
+    # Else it asks the hub which variables to look for, and its next request says which of them are set.
+    hub.constants.HF_HUB_DISABLE_TELEMETRY = True
+    hub.set_client_factory(partial(_make_client, hub))
     return hub
+
+
+def _make_client(hub: Any) -> Any:
+    client = hub.utils._http.default_client_factory()
+    client.event_hooks["response"].append(_leave_redirect)
+    return client
+
+
+def _leave_redirect(response: Any) -> None:
+    """What comes with a redirect is read whole before it is followed, and may have no end."""
+    if response.has_redirect_location and response.request.method != "HEAD":
+        response.read = response.close
 
 
 @contextmanager

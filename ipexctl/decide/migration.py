@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from ipexctl.decide.launch.launch_script import FoundLaunch
 from ipexctl.decide.launch.launch_words import Translation
 from ipexctl.decide.releases.framework_options import FrameworkOption
-from ipexctl.decide.script_imports import Module, list_imported_names, parse_script, walk_certain
+from ipexctl.decide.script_imports import Module, list_imported_names, parse_python, parse_script, walk_certain
 from ipexctl.model.answers.tools import ScriptUse
 from ipexctl.model.errors import Hint, Note, UsageError
 from ipexctl.model.json_values import Record
@@ -129,7 +129,7 @@ Hit = tuple[int, str, MigrationRule]
 
 def _scan_python(text: str, file: str, known: Sequence[MigrationRule]) -> Iterator[Hit]:
     try:
-        tree = ast.parse(text)
+        tree = parse_python(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line, why = getattr(error, "lineno", None) or 1, getattr(error, "msg", "") or "nested too deeply"
         raise UsageError(f"{file}:{line}: this is not Python of today: {why}") from None

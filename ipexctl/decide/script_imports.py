@@ -5,8 +5,9 @@ Only what is certain is reported, not an import on a condition, or in a script t
 import ast
 import re
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ipexctl.model.errors import Hint, Note
 from ipexctl.model.json_values import Record
@@ -43,10 +44,17 @@ def parse_import_table(table: Table) -> ImportTable:
     return ImportTable(same | table["distributions"], table["options"], table["needs"], table["with_ipex"])
 
 
+def parse_python(text: str, mode: str = "exec") -> Any:
+    """Returns the tree of a text, whose faults Python itself warns of on standard error: with a character of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text, mode=mode)
+
+
 def parse_script(text: str) -> ast.Module:
     """Returns the script; an empty one where it is not Python of today."""
     try:
-        return ast.parse(text)
+        return parse_python(text)  # type: ignore[no-any-return]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
 

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from ipexctl.decide.script_imports import (
     describe_missing_modules,
     find_doubtful_imports,
     parse_import_table,
+    parse_script,
     select_missing,
 )
 from ipexctl.model.toml import parse_toml
@@ -36,6 +38,13 @@ def doubtful(text: str, *neighbours: str) -> dict[str, int]:
 def find_missing(path: str, *names: str) -> list[str]:
     """Returns the modules that an interpreter with this path does not find."""
     return subprocess.check_output([sys.executable, "-c", FIND_MISSING, path, *names], text=True, timeout=60).split()
+
+
+def test_nothing_that_python_warns_of_in_a_script_is_printed() -> None:
+    """From Python 3.12 on it was, beside the screen, with the character: an escape for the terminal."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert parse_script('x = "\\d\\\x1b"').body
 
 
 def test_what_is_imported_whatever_happens_is_found_with_its_line() -> None:

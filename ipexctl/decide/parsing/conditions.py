@@ -8,7 +8,6 @@ Instruction sets are ordered by what they can do. A fact that a host cannot repo
 import ast
 import operator
 import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any, Literal, cast
 
 from ipexctl.decide.facts.isa import ARM_ORDER, ORDER
 from ipexctl.decide.parsing.input_errors import suggest_nearest
+from ipexctl.decide.script_imports import parse_python
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record, to_json
@@ -83,7 +83,7 @@ def find_condition_error(text: str) -> tuple[int, str] | None:
     if len(text) > _EXPRESSION_LIMIT:
         return 0, f"when is longer than {_EXPRESSION_LIMIT} characters"
     try:
-        kind = _compile(_parse_expression(text)).kind
+        kind = _compile(parse_python(text.strip(), "eval").body).kind
         return None if kind == "truth" else (0, f"when must be true or false, this is {_KINDS[kind]}")
     except SyntaxError as error:
         return max(0, (error.offset or 1) - 1), "when is no expression such as isa_level >= AVX512_BF16"
@@ -95,7 +95,7 @@ def find_condition_error(text: str) -> tuple[int, str] | None:
 
 def needs_host_facts(text: str) -> bool:
     """Returns whether the host must be probed; what the hostfile says of it is known."""
-    used = {node.id for node in ast.walk(_parse_expression(text)) if isinstance(node, ast.Name)}
+    used = {node.id for node in ast.walk(parse_python(text.strip(), "eval").body) if isinstance(node, ast.Name)}
     return not used <= {*_HOST_NAMES, *_CONSTANTS}
 
 
@@ -106,15 +106,9 @@ def evaluate_condition(text: str, host: Host, facts: Facts | None = None) -> boo
     if facts:
         values = {**to_json(facts), "flags": sorted(facts.flags), **values}
     try:
-        return bool(_compile(_parse_expression(text)).read(values))
+        return bool(_compile(parse_python(text.strip(), "eval").body).read(values))
     except RecursionError:  # a stack of less room than where the playbook was read
         raise UnknownFact("an expression so deep") from None
-
-
-def _parse_expression(text: str) -> ast.expr:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # of what is refused anyway
-        return ast.parse(text.strip(), mode="eval").body
 
 
 def _compile(node: ast.expr) -> "_Part":

@@ -1,7 +1,7 @@
 """Whether a program is up: it answers at a URL or a port."""
 
 import time
-from typing import Callable, List
+from typing import Any, Callable, List
 
 from ipexctl.protocol.placeholders import fill
 from ipexctl.protocol.run_spec import RunSpec
@@ -62,10 +62,15 @@ def answers_port(port: str, address: str) -> bool:
 def answers_url(url: str) -> bool:
     """Whether it answers with success. No proxy is asked: it is a program of this run."""
     from http.client import HTTPException
-    from urllib.request import ProxyHandler, build_opener  # the sign may be a port
+    from urllib.request import HTTPRedirectHandler, ProxyHandler, build_opener  # the sign may be a port
+
+    class Redirect(HTTPRedirectHandler):
+        def redirect_request(self, request: Any, answer: Any, *details: Any) -> Any:
+            answer.close()  # it would be read whole, and a program of others that answers there may go on for ever
+            return super().redirect_request(request, answer, *details)
 
     try:
-        build_opener(ProxyHandler({})).open(url, timeout=ANSWER_TIMEOUT).close()
+        build_opener(ProxyHandler({}), Redirect()).open(url, timeout=ANSWER_TIMEOUT).close()
     except (OSError, ValueError, HTTPException):
         return False
     return True

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from ipexctl.model.launch import Launch
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.placeholders import NAMES, fill
 from ipexctl.protocol.run_spec import RankSpec
-from ipexctl.remote.agent.ready_sign import await_answer, find_taken_sign
+from ipexctl.remote.agent.ready_sign import answers_url, await_answer, find_taken_sign
 from ipexctl.verbs.run.request import read_request
 from tests.tables import read_table
 from tests.unit.agent.runs import SPEC
@@ -317,3 +318,27 @@ def test_a_stranger_whose_answer_has_no_end_holds_no_guard() -> None:
         assert find_taken_sign(spec) == ""
         over.set()
         stranger.join()
+
+
+def test_a_redirect_whose_text_has_no_end_takes_no_memory_of_the_guard() -> None:
+    """It read that whole before it went on: 2 GiB in three seconds."""
+    sent = 0
+
+    def redirect(listener: socket.socket) -> None:
+        nonlocal sent
+        with listener.accept()[0] as connection, suppress(OSError):
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 302 Found\r\nLocation: /up\r\n\r\n")
+            for _ in range(200):
+                connection.sendall(bytes(1 << 20))
+                sent += 1 << 20
+        with listener.accept()[0] as connection:
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stranger = threading.Thread(target=redirect, args=(listener,))
+        stranger.start()
+        assert answers_url(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+        stranger.join()
+    assert sent < 100 << 20
