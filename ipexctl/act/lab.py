@@ -201,7 +201,9 @@ def write_client_files(lab: Lab) -> None:
     """Writes the hostfile, known_hosts and ssh_config of the lab's servers."""
     keys = [(server.port, lab.path(server.name, "host_key.pub").read_text("utf-8")) for server in lab.servers]
     known_hosts = "".join(f"[{ADDRESS}]:{port} {key}" for port, key in keys)
-    texts = {"known_hosts": known_hosts, "hostfile": format_hostfile(lab), "ssh_config": format_ssh_config(lab)}
+    hosts = (f"Host {server.name}\n  HostName {ADDRESS}\n  Port {server.port}\n" for server in lab.servers)
+    config = "\n".join([*hosts, _read_file("data", "lab_ssh_config").format(lab=lab)])
+    texts = {"known_hosts": known_hosts, "hostfile": format_hostfile(lab), "ssh_config": config}
     for name, text in texts.items():
         write_private_file(lab.path(name), text.encode())
 
@@ -237,12 +239,6 @@ def format_hostfile(lab: Lab) -> str:
     """Returns the text of a hostfile with everything ipexctl needs to reach the lab."""
     heading, line = _read_file("data", "lab_hostfile").splitlines(keepends=True)
     return heading + "".join(line.format(server=server, address=ADDRESS, lab=lab) for server in lab.servers)
-
-
-def format_ssh_config(lab: Lab) -> str:
-    """Returns the text of a configuration for ``ssh -F``: the lab's hosts by name."""
-    hosts = (f"Host {server.name}\n  HostName {ADDRESS}\n  Port {server.port}\n" for server in lab.servers)
-    return "\n".join([*hosts, _read_file("data", "lab_ssh_config").format(lab=lab)])
 
 
 def is_server_alive(lab: Lab, server: Server) -> bool:

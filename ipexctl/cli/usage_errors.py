@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
 from shutil import get_terminal_size
@@ -156,7 +156,8 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
                 better = _move_behind_script(words, error.option_name)
                 reasons = ["options of the script stand after it"] if better else []
             elif better is None and verb == "ipexctl":
-                better = _move_command_first(words, error.ctx.command.commands)
+                first = next((at for at, word in enumerate(words) if word in error.ctx.command.commands), None)
+                better = None if first is None else [words[first], *words[:first], *words[first + 1 :]]
                 reasons = ["options of a command stand after it"] if better else []
     elif hasattr(error, "option_name"):
         param = next((each for each in error.ctx.command.params if error.option_name in each.opts), None)
@@ -298,12 +299,6 @@ def _move_behind_script(words: Sequence[str], option: str) -> list[str] | None:
     if script is None:
         return None
     return [*words[:first], words[script], *words[first:script], *words[script + 1 :]]
-
-
-def _move_command_first(words: Sequence[str], commands: Collection[str]) -> list[str] | None:
-    """The command line with the name of its command before all else; None without one."""
-    at = next((at for at, word in enumerate(words) if word in commands), None)
-    return None if at is None else [words[at], *words[:at], *words[at + 1 :]]
 
 
 def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:

@@ -169,21 +169,16 @@ def _list_imports(nodes: Iterable[ast.AST], package: str, table: ImportTable) ->
     NAME`` may load."""
     packages = package.split(".") if package else []
     for node in nodes:
-        names = _list_needs(node, table)
+        imported = list_imported_names(node) if isinstance(node, ast.ImportFrom) else []
+        names = [table.needs[name] for name in imported if name in table.needs]  # which a class loads when it is used
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level <= len(packages) and list_imported_names(node):
+        elif isinstance(node, ast.ImportFrom) and node.level <= len(packages) and imported:
             parents = packages[: len(packages) + 1 - node.level] if node.level else []
             base = [*parents, *filter(None, [node.module])]
             names += [".".join(base), *(".".join([*base, alias.name]) for alias in node.names)]
         for name in names:
             yield name, getattr(node, "lineno", 1)
-
-
-def _list_needs(node: ast.AST, table: ImportTable) -> list[str]:
-    """The modules that classes load when they are used, which a script imports from another one."""
-    names = list_imported_names(node) if isinstance(node, ast.ImportFrom) else []
-    return [table.needs[name] for name in names if name in table.needs]
 
 
 def walk_certain(tree: ast.Module, *, is_script: bool = True) -> list[ast.AST]:
@@ -217,8 +212,8 @@ class _CertainWalk:
             parts, body = self._split(node)
             for each in (each for part in parts for each in _walk_expression(part)):
                 yield each
-                function = self.remaining.pop(_get_called(each), None)
-                if function:
+                called = each.func if isinstance(each, ast.Call) else None
+                if isinstance(called, ast.Name) and (function := self.remaining.pop(called.id, None)):
                     yield from self.walk(function.body)
             yield from self.walk(body)
             if any(map(self._may_end, self._list_possible(node))):
@@ -289,10 +284,6 @@ def _find_ending(functions: Mapping[str, ast.FunctionDef]) -> set[str]:
         ending |= new
         pending += new
     return ending
-
-
-def _get_called(node: ast.AST) -> str:
-    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
 
 
 def _walk_expression(node: ast.AST) -> Iterator[ast.AST]:

@@ -121,7 +121,9 @@ class Lock(Record):
             names = [wheel.name for wheel in self.wheels if arch in wheel.archs]
             if len(names) != len({*names}):
                 raise ValueError("it has two wheels of a package")
-        supported = _list_supported_tags(self.python)
+        version, short = tuple(map(int, self.python.split("."))), f"cp{self.python.replace('.', '')}"
+        tags = chain(cpython_tags(version, [short, f"{short}m"], ["any"]), compatible_tags(version, short, ["any"]))
+        supported = {(tag.interpreter, tag.abi) for tag in tags}
         for wheel in self.wheels:
             if not any((tag.interpreter, tag.abi) in supported and _PLATFORM.fullmatch(tag.platform)
                        for tag in wheel.tags):  # fmt: skip
@@ -149,10 +151,3 @@ class Lock(Record):
     @property
     def packages(self) -> dict[str, str]:
         return {wheel.name: wheel.version for wheel in self.wheels}
-
-
-def _list_supported_tags(python: str) -> set[tuple[str, str]]:
-    """Returns the interpreters and ABIs that wheels for this CPython may name."""
-    version, short = tuple(map(int, python.split("."))), f"cp{python.replace('.', '')}"
-    tags = chain(cpython_tags(version, [short, f"{short}m"], ["any"]), compatible_tags(version, short, ["any"]))
-    return {(tag.interpreter, tag.abi) for tag in tags}

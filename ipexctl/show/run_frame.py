@@ -49,7 +49,8 @@ def draw_run(view: View, width: int, height: int, now: float) -> RenderableType:
     state = view.state
     alone = view.full_screen or view.panel == "keys"
     unusual = [] if alone else _draw_unusual(state, width, min(max(height // 5, 2), 10))
-    verdict = [*_draw_restart(state, width, now), *_draw_silence(state, width, now)]
+    restart = [part for line in phrases.format_restart(state, now) for part in phrases.fold_line(line, width - 2, 2)]
+    verdict = _make_verdict_rows([one_line(line) for line in restart], QUIET) + _draw_silence(state, width, now)
     verdict += _draw_verdict(state, width, max(height // 2, 1), now)
     verdict += [] if alone else _draw_warnings(state, width, max(height // 10, 1))
     room = height - 2 - len(verdict) - len(unusual)
@@ -82,11 +83,6 @@ def _draw_header(state: RunState, width: int, now: float) -> Text:
     while parts and cell_len(title + right) + len(" · ".join(parts)) + 5 > width:
         parts.pop()
     return justify_ends(width, title, right, f"   {' · '.join(parts)}" if parts else "")
-
-
-def _draw_restart(state: RunState, width: int, now: float) -> list[Text]:
-    lines = [part for line in phrases.format_restart(state, now) for part in phrases.fold_line(line, width - 2, 2)]
-    return _make_verdict_rows([one_line(line) for line in lines], QUIET)
 
 
 def _draw_silence(state: RunState, width: int, now: float) -> list[Text]:

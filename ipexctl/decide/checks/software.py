@@ -80,26 +80,18 @@ def _report_lost_releases(
 def check_allocators(cluster: Cluster) -> Iterator[CheckHit]:
     """Hosts whose ranks use glibc's malloc, because nothing better was found there. Their fix is one text, so that they
     are one finding."""
-    commands = {
-        host: _suggest_tcmalloc_command(fact.distribution or "")
-        for host, fact in cluster.facts.items()
-        if _knows_libraries(fact) and not fact.allocators.keys() & {"tcmalloc", "jemalloc"}
-    }
+    commands: dict[str, str] = {}
+    for host, fact in cluster.facts.items():
+        # The list of libraries begins with glibc's version.
+        known = fact.glibc is not None and fact.unread.keys().isdisjoint({"libraries", "venv", "probe"})
+        if known and not fact.allocators.keys() & {"tcmalloc", "jemalloc"}:
+            fitting = (command for name, command in _TCMALLOC_COMMANDS if re.match(name, fact.distribution or ""))
+            commands[host] = next(fitting, _ANY_DISTRIBUTION)
     groups = group_pairs((command, host) for host, command in commands.items())
     several = [f"on {fold_names(hosts, 3)}: {command}" for command, hosts in groups.items()]
     remedy = "; ".join(groups if len(groups) == 1 else several)
     for host in commands:
         yield CheckHit("SYS010", host, {"remedy": f"for an administrator: {remedy}"})
-
-
-def _knows_libraries(fact: Facts) -> bool:
-    """Whether the libraries of the system and of the environment were read; their list begins with glibc's version."""
-    return fact.glibc is not None and fact.unread.keys().isdisjoint({"libraries", "venv", "probe"})
-
-
-def _suggest_tcmalloc_command(distribution: str) -> str:
-    fitting = (command for pattern, command in _TCMALLOC_COMMANDS if re.match(pattern, distribution))
-    return next(fitting, _ANY_DISTRIBUTION)
 
 
 def check_pythons(cluster: Cluster) -> Iterator[CheckHit]:

@@ -66,6 +66,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     load = bundle.search("/proc/loadavg", r"^([0-9]{1,6}\.[0-9]{1,3}) ")
     hostname = bundle.file("/proc/sys/kernel/hostname")
     boot = hash_text(text) if (text := bundle.file("/proc/sys/kernel/random/boot_id")) else None
+    network = re.search(r"net:\[([0-9]+)\]", bundle.command("ls -l /proc/self/ns"))
     resolved = system.read_resolved_names(bundle)
     return Facts(
         arch=arch,
@@ -98,7 +99,9 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         user=environ.get("user"),
         home=environ.get("HOME"),
         shell=environ.get("SHELL"),
-        machine_id=_hash_machine_id(bundle, boot) if boot else None,
+        # One booted kernel and one network of its own: two entries with the same are the same machine to a run. (Clones
+        # of one image share /etc/machine-id, containers of one computer share the boot.)
+        machine_id=hash_text(f"{boot} {network[1] if network else ''}") if boot else None,
         boot_id=boot,
         kernel=bundle.file("/proc/sys/kernel/osrelease") or bundle.search("/proc/version", r"^Linux version (\S+)"),
         distribution=system.read_distribution(bundle),
@@ -181,13 +184,6 @@ def _detect_vm(flags: frozenset[str], hypervisor: str | None, fields: Mapping[st
     if "lm" in flags or "tsc" in flags:  # x86 says so in each virtual machine; others need not
         return False
     return True if hypervisor else None
-
-
-def _hash_machine_id(bundle: ProbeOutput, boot: str) -> str:
-    """One booted kernel and one network of its own: two entries with the same are the same machine to a run. (Clones of
-    one image share /etc/machine-id, containers of one computer share the boot.)"""
-    network = re.search(r"net:\[([0-9]+)\]", bundle.command("ls -l /proc/self/ns"))
-    return hash_text(f"{boot} {network[1] if network else ''}")
 
 
 _ROOT = "/sys/fs/cgroup"

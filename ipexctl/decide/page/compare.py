@@ -140,7 +140,9 @@ def _summarise_run(name: str, page: RunPage) -> ReportedRun:
     figures: dict[str, RankSpread] = {}
     for figure in page.figures:
         if figure.by == "rank" and figure.key not in ("rank cpu", "rank memory", "epoch", "lr"):
-            values = [_choose_value(figure.key, curve) for curve in figure.curves]
+            # The median of a rate, whose first steps are slow; of others the last value.
+            telling = [curve.points if figure.key in _RATES else curve.points[-1:] for curve in figure.curves]
+            values = [median(value for _, value in points) for points in telling]
             figures[figure.key] = RankSpread(min(values), median(values), max(values), len(values))
     joules = [host.joules for host in page.hosts if host.joules is not None]
     run = page.report.run
@@ -167,11 +169,6 @@ def _measure_phases(page: RunPage) -> dict[str, float]:
             if span.kind in _PHASES:
                 seconds[span.kind] += span.end - span.begin
     return {kind: median(seconds[kind] for seconds in spent) for kind in _PHASES if spent}
-
-
-def _choose_value(figure: str, curve: Curve) -> float:
-    """What stands for a rank: the median of a rate, whose first steps are slow; of others the last value."""
-    return median(value for _, value in curve.points) if figure in _RATES else curve.points[-1][1]
 
 
 def _compare_figures(first: ReportedRun, run: ReportedRun) -> list[FigureRatio]:

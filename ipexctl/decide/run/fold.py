@@ -130,7 +130,10 @@ class RunFold:
             case e.RankEnded(rank=number, host=host):
                 self._note_delay(host, at, event.at)
                 if rank := self._find_rank(number):
-                    _end_rank(rank, event, at)
+                    # What is seen first is kept, but for "end not observed", which any better knowledge replaces.
+                    if rank.ended is None or (rank.ended.cause == "lost" and event.cause != "lost"):
+                        rank.ended, rank.ended_at = event, at
+                        rank.at, rank.line = at, event.line or rank.line
                     attempt.failed = attempt.failed or (rank if rank.result == "failed" else None)
             case e.HostSilent(host=host, seconds=seconds):
                 since = (min(event.at or at, at) if attempt.late else at) - seconds
@@ -573,13 +576,6 @@ def _describe_lost_loss(lost: LostLoss, ranks: list[rs.RankState]) -> str:
 def _enter_stage(rank: rs.RankState, stage: str, at: float) -> None:
     if stage != rank.stage:
         rank.stage, rank.staged = stage, at
-
-
-def _end_rank(rank: rs.RankState, event: e.RankEnded, at: float) -> None:
-    """What is seen first is kept, but for "end not observed", which any better knowledge replaces."""
-    if rank.ended is None or (rank.ended.cause == "lost" and event.cause != "lost"):
-        rank.ended, rank.ended_at = event, at
-        rank.at, rank.line = at, event.line or rank.line
 
 
 def _place_ranks(attempt: rs.Attempt, places: tuple[StallPlace, ...]) -> None:

@@ -271,7 +271,10 @@ class JournalReader:
             case journal.AttemptEnded(detail=detail, restart=restart, restarts=restarts, awaited=awaited, at=at):
                 self._restarts, self.too_few = restarts, bool(awaited)
                 if record.reason == journal.Reason.RANK and self._failures:
-                    detail = f"{detail} ({_join_failures(self._failures)})"
+                    # Of several, the first may only have missed another.
+                    several = [f"rank {rank}: {how}" for rank, how in self._failures.items()]
+                    [how, *others] = self._failures.values()
+                    detail = f"{detail} ({join_names(several, 3) if others else how})"
                 yield e.RunEnded(running.run, cast(Any, record.reason), detail, at, again=True)
                 again = f"starting again ({restart} of {restarts})"
                 if awaited:
@@ -419,13 +422,6 @@ def _describe_resume(record: journal.ResumeChosen) -> str:
     if record.size:
         text += f" ({format_size(record.size)} from {join_names(record.sources, 3)} in {record.seconds:.0f} s)"
     return text
-
-
-def _join_failures(failures: Mapping[int, str]) -> str:
-    """How the rank failed, or, of several, of which the first may only have missed another, each of the first three."""
-    if len(failures) == 1:
-        return next(iter(failures.values()))
-    return join_names([f"rank {rank}: {how}" for rank, how in failures.items()], 3)
 
 
 def _name_failure(record: rank_records.RankEnded) -> str:

@@ -200,7 +200,8 @@ class HostReader:
         self.proc, self.sys = proc, sys
         self.processes = RankProcesses(proc)
         base = os.path.join(sys, "devices/system/cpu")
-        numbers = sorted(set(cpus)) or _list_numbered(base, "cpu")
+        every = (name[len("cpu") :] for name in _list_names(base) if name.startswith("cpu"))
+        numbers = sorted(set(cpus) or {int(number) for number in every if number.isdigit()})
         count = min(CPUS, len(numbers))
         chosen = [numbers[at * len(numbers) // count] for at in range(count)]  # evenly
         self.clocks = _find_readable(os.path.join(base, "cpu%d/cpufreq/scaling_cur_freq" % cpu) for cpu in chosen)
@@ -249,25 +250,19 @@ class HostReader:
         disks = parse_disks(self.read_proc("diskstats"), self.disks)
         pressure = {name: parse_pressure(self.read_proc("pressure/" + name)) for name in PRESSURES}
         clocks, heat = _read_numbers(self.clocks), _read_numbers(self.sensors)
+        energy = ((path, end, read_file(os.path.join(path, "energy_uj")).strip()) for path, end in self.zones.items())
+        # Those that this process is in by now.
+        groups = list_groups(self.read_proc("self/cgroup"), os.path.join(self.sys, "fs/cgroup"), "cpu")
         return Counters(
             at, steady, seconds, cores, memory, total, swap, self.read_traffic(), disks,
             mhz=sum(clocks) / len(clocks) / 1e3 if clocks else None,
             celsius=max(heat) / 1e3 if heat else None,
-            energy=self.read_energy(),
+            energy={path: (parse_number(text), end) for path, end, text in energy if text},
             pressure={name: total for name, total in pressure.items() if total is not None},
             ranks=self.processes.measure(wrappers),
-            quotas=self.read_quotas(),
+            quotas={path: parse_quota(read_file(os.path.join(path, "cpu.stat"))) for path, _ in groups},
             segments=parse_segments(self.read_proc("self/net/snmp")),
         )  # fmt: skip
-
-    def read_quotas(self) -> "Dict[str, Tuple[int, int]]":
-        """Of each control group that this process is in by now: `parse_quota`."""
-        groups = list_groups(self.read_proc("self/cgroup"), os.path.join(self.sys, "fs/cgroup"), "cpu")
-        return {path: parse_quota(read_file(os.path.join(path, "cpu.stat"))) for path, _ in groups}
-
-    def read_energy(self) -> "Dict[str, Tuple[int, int]]":
-        texts = ((path, end, read_file(os.path.join(path, "energy_uj")).strip()) for path, end in self.zones.items())
-        return {path: (parse_number(text), end) for path, end, text in texts if text}
 
     def read_proc(self, name: str) -> bytes:
         return read_file(os.path.join(self.proc, name))
@@ -381,11 +376,6 @@ def _list_names(path: str) -> "List[str]":
         return sorted(os.listdir(path))
     except OSError:
         return []
-
-
-def _list_numbered(path: str, word: str) -> "List[int]":
-    names = (name[len(word) :] for name in _list_names(path) if name.startswith(word))
-    return sorted(int(end) for end in names if end.isdigit())
 
 
 def _find_readable(paths: "Iterable[str]") -> "List[str]":

@@ -120,7 +120,8 @@ def _collect_answers(
         if sizes != sizes_before:
             grown = now
         silent = [pid for path, pid in asked.items() if sizes[path] == before[path]]
-        waited_for = silent and (now - begun < patience or any(map(_is_runnable, silent)))
+        processes = (procs.find_process(pid) for pid in silent)
+        waited_for = silent and (now - begun < patience or any(each and each.state == "R" for each in processes))
         if not waited_for and now - grown > QUIET_SECONDS:
             break
     texts: Dict[str, str] = {}
@@ -129,11 +130,6 @@ def _collect_answers(
         texts[path] = procs.read_tail(path, hooks.STACK_LIMIT, before[path]).decode("utf-8", "replace")
         before[path] = _get_size(path)
     return texts
-
-
-def _is_runnable(pid: int) -> bool:
-    process = procs.find_process(pid)
-    return process is not None and process.state == "R"
 
 
 def has_file_open(pid: int, path: str) -> bool:

@@ -18,7 +18,9 @@ def format_answer(value: InstallAnswer | VerifyAnswer | StacksAnswer) -> list[Re
         case VerifyAnswer():
             return format_verify(value)
         case StacksAnswer():
-            return format_stack_table(value.text)
+            table, _, notes = value.text.partition("\n\n")
+            items: list[RenderableType] = [AtWidth(draw_text_table, split_harmless_lines(table), _DROP)]
+            return [*items, "", *typeset.format_plan(notes)] if notes else items
 
 
 def format_install(value: InstallAnswer) -> list[RenderableType]:
@@ -62,10 +64,3 @@ def format_verify(value: VerifyAnswer) -> list[RenderableType]:
         same = "" if failed else f": complete{' and the same' if len(names) > 1 else ''}"
         items.append(outcome(not failed, (phrases.format_hosts(names), STRONG), f"  {stack_name}{same}"))
     return items
-
-
-def format_stack_table(words_: str) -> list[RenderableType]:
-    """The version table; what follows it is broken between words."""
-    table, _, notes = words_.partition("\n\n")
-    items: list[RenderableType] = [AtWidth(draw_text_table, split_harmless_lines(table), _DROP)]
-    return [*items, "", *typeset.format_plan(notes)] if notes else items

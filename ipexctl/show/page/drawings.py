@@ -265,7 +265,9 @@ def draw_heat_map(hosts: Sequence[str], links: Sequence[LinkSpeed], figure: str)
             share = 0.0
             if most > least:
                 share = (value - least if figure == "latency" else most - value) / (most - least)
-            shade, text = min(int(share * _SHADES), _SHADES - 1), _format_link(value, figure)
+            shade = min(int(share * _SHADES), _SHADES - 1)
+            number, unit = (value * 1e6, "µs") if figure == "latency" else (value * 8 / 1e9, "Gbit/s")
+            text = f"{format_value(float(f'{number:.3g}'))} {unit}"
             title = make_tag("title", f"{escape(first)} and {escape(second)}: {text}")
             parts.append(make_tag("rect", title, **size, class_=f"h{shade}"))
             if count <= _WRITTEN:
@@ -273,8 +275,3 @@ def draw_heat_map(hosts: Sequence[str], links: Sequence[LinkSpeed], figure: str)
                 parts.append(make_tag("text", text.partition(" ")[0], **place, class_=f"on-h{shade} middle"))
     about = f"{'latency' if figure == 'latency' else 'bandwidth'} between {pluralize(count, 'host')}"
     return _make_drawing("heat", left + cell * count + 2, top + cell * count + 2, about, parts)
-
-
-def _format_link(value: float, figure: str) -> str:
-    number, unit = (value * 1e6, "µs") if figure == "latency" else (value * 8 / 1e9, "Gbit/s")
-    return f"{format_value(float(f'{number:.3g}'))} {unit}"

@@ -307,12 +307,9 @@ def _render_line(line: LogLine) -> str:
     """Markup, as a string: a page has tens of thousands of lines, and `Markup` would copy each of them."""
     classes = " ".join(name for name, holds in (("e", line.error), ("h", line.harmless)) if holds)
     attribute = f' class="{classes}"' if classes else ""
-    return f'<p data-t="{_format_moment(line.at)}"{attribute}>{escape(clean(strip_colours(line.text)))}</p>'
-
-
-def _format_moment(at: float) -> str:
-    tenths = int(max(at, 0.0) * 10)
-    return f"{format_clock(tenths // 10)}.{tenths % 10}"
+    tenths = int(max(line.at, 0.0) * 10)
+    moment = f"{format_clock(tenths // 10)}.{tenths % 10}"
+    return f'<p data-t="{moment}"{attribute}>{escape(clean(strip_colours(line.text)))}</p>'
 
 
 def _render_log(log: LogExcerpt, room: int) -> Markup:

@@ -81,19 +81,16 @@ def _launch(prepared: "Prepared", context: Context) -> Workflow[None]:
     yield Planned("run", str(launch), launch.public())
     for warning in launch.warnings:
         yield Message(str(warning), "warning", code=warning.code)
-    if request.task.keep and not request.dry:
-        yield Message(_describe_keep(request), code="keep")
+    task, option = request.task, " ".join(request.resume[:1])
+    if task.keep and not request.dry:
+        text = f"checkpoints in {printable(task.keep, 200)} go to {pluralize(task.keep_copies, 'other host')}"
+        given = f"; --resume auto gives the script {option}" if option and task.resume == "off" else ""
+        yield Message(f"{text}{given}", code="keep")
     if request.dry:
         from ipexctl.decide.launch.tuning import name_wins
 
-        yield from name_wins(read_data("tuning.toml"), prepared.facts, request.task)
+        yield from name_wins(read_data("tuning.toml"), prepared.facts, task)
         yield from finish_verb("run", RunPlanAnswer(str(launch), launch.public()))
         return
     detached = yield from attempt.execute()
     yield from attempt.watcher.report_end("run", detached)
-
-
-def _describe_keep(request: RunRequest) -> str:
-    task, option = request.task, " ".join(request.resume[:1])
-    text = f"checkpoints in {printable(task.keep or '', 200)} go to {pluralize(task.keep_copies, 'other host')}"
-    return f"{text}; --resume auto gives the script {option}" if option and task.resume == "off" else text

@@ -276,13 +276,10 @@ class RunWatcher:
                         return False
                 self._sample_slow_run()
                 yield from self.report_unready(journal)
-                if self._is_leaving or self._may_leave(journal):
+                up = journal.launched and (not self.ready or len(journal.ready) == len(self.running.hosts))
+                if self._is_leaving or (self.detach and (up or journal.waiting)):
                     return True
         return False
-
-    def _may_leave(self, journal: JournalReader) -> bool:
-        up = not self.ready or len(journal.ready) == len(self.running.hosts)
-        return self.detach and ((journal.launched and up) or journal.waiting)
 
     def report_unready(self, journal: JournalReader) -> e.Workflow[None]:
         """Tells which ranks keep a run to detach from on the screen, each time after twice as long."""
