@@ -365,12 +365,6 @@ def load_lock(cache: Path, inputs: str) -> Lock | None:
     return lock if lock.inputs == inputs and complete else None
 
 
-def find_lock(cache: Path, id: str) -> Lock | None:
-    """Returns a saved lock of the environment with this id; None as `load_lock`."""
-    locks = (load_lock(cache, path.stem) for path in (cache / "locks").glob("*.json"))
-    return next((lock for lock in locks if lock and lock.id == id), None)
-
-
 def forget_lock(cache: Path, lock: Lock) -> None:
     """Removes the saved lock, so that the next install resolves again."""
     _get_lock_path(cache, lock.inputs).unlink(missing_ok=True)

@@ -58,7 +58,8 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     if allowed is not None and topology.online is not None:
         allowed = tuple(sorted(set(allowed) & set(topology.online)))
     environ = system.read_environment_variables(bundle)
-    path_marks = system.read_marker_paths(bundle)
+    marks = (line for line in bundle.command("env").splitlines() if line.startswith("there="))
+    path_marks = frozenset(line.removeprefix("there=") for line in marks)
     paths = system.read_library_paths(bundle)
     tools = system.read_tools(bundle)
     disks = system.read_disks(bundle)
@@ -121,7 +122,9 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         allocators=system.find_allocators(paths),
         tools=tools,
         scheduler=system.find_scheduler(environ, path_marks, tools),
-        accelerators=system.find_accelerators(path_marks),
+        # NVIDIA's, AMD's, those of the kernel's accel subsystem, Huawei's, and render nodes, which graphics beside a
+        # processor have as well.
+        accelerators=tuple(sorted(path for path in path_marks if path.startswith("/dev/"))),
         disks=disks,
         hub=system.find_hub_cache(path_marks),
         silicon=silicon,
@@ -212,7 +215,10 @@ def read_cgroup(bundle: ProbeOutput) -> CgroupLimits:
     quotas: list[float] = []
     memory: list[int] = []
     malformed: list[str] = []
-    for directory in _list_directories(bundle, paths):
+    own_groups = _list_groups(paths)
+    fits = re.compile(r"(/sys/fs/cgroup(?:/(?:cpu|cpu,cpuacct|cpuacct,cpu|memory))?)(|/.*)/[^/]+").fullmatch
+    matches = (match for match in map(fits, bundle.files) if match and match[2] in own_groups)
+    for directory in dict.fromkeys(match[1] + match[2] for match in matches):
         period = bundle.file(f"{directory}/cpu.cfs_period_us") or ""
         for text in (bundle.file(f"{directory}/cpu.max"), bundle.file(f"{directory}/cpu.cfs_quota_us")):
             words = (text or "max").split()
@@ -227,13 +233,6 @@ def read_cgroup(bundle: ProbeOutput) -> CgroupLimits:
         memory += [limit for limit in limits if limit is not None and limit < _UNLIMITED]
     cpuset = _read_cpuset(bundle, paths)
     return CgroupLimits(min(quotas, default=None), cpuset, min(memory, default=None), tuple(malformed))
-
-
-def _list_directories(bundle: ProbeOutput, paths: Iterable[str]) -> list[str]:
-    own_groups = _list_groups(paths)
-    fits = re.compile(r"(/sys/fs/cgroup(?:/(?:cpu|cpu,cpuacct|cpuacct,cpu|memory))?)(|/.*)/[^/]+").fullmatch
-    matches = (match for match in map(fits, bundle.files) if match and match[2] in own_groups)
-    return list(dict.fromkeys(match[1] + match[2] for match in matches))
 
 
 def _list_groups(paths: Iterable[str]) -> set[str]:

@@ -31,12 +31,6 @@ def read_environment_variables(bundle: ProbeOutput) -> dict[str, str]:
     return environ
 
 
-def read_marker_paths(bundle: ProbeOutput) -> frozenset[str]:
-    """Returns the marker paths that exist on the host."""
-    lines = bundle.command("env").splitlines()
-    return frozenset(line.removeprefix("there=") for line in lines if line.startswith("there="))
-
-
 def find_container(bundle: ProbeOutput, path_marks: frozenset[str]) -> str | None:
     """By the name of the control group, else by a file that the container's manager has left."""
     groups = bundle.files.get("/proc/self/cgroup", "")
@@ -44,12 +38,6 @@ def find_container(bundle: ProbeOutput, path_marks: frozenset[str]) -> str | Non
     marks = {"/run/.containerenv": "podman", "/.dockerenv": "docker"}
     named = [word for trace, word in traces.items() if trace in groups]
     return next(iter([*named, *(word for path, word in marks.items() if path in path_marks)]), None)
-
-
-def find_accelerators(path_marks: frozenset[str]) -> tuple[str, ...]:
-    """Returns the device files of accelerators: NVIDIA's, AMD's, those of the kernel's accel subsystem, Huawei's, and
-    render nodes, which graphics beside a processor have as well."""
-    return tuple(sorted(path for path in path_marks if path.startswith("/dev/")))
 
 
 def find_hub_cache(path_marks: frozenset[str]) -> str | None:

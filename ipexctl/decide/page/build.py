@@ -105,7 +105,15 @@ class _PageBuilder:
             end = max(run.find_end(last), *(rank.ended_at for rank in last.ranks), begun + 0.1)
         count = max(len(attempt.ranks) for attempt in run.attempts)
         rows = tuple(self._build_row(rank, end) for rank in range(count))
-        hosts = self._build_hosts(rows)
+        lost = {host: what for attempt in run.attempts for host, (_, what) in attempt.lost.items()}
+        late = group_pairs((row.host, row.rank) for row in rows if row.rank in self._slow)
+        hosts = tuple(
+            page.HostPart(
+                name, self._state.facts.get(name), lost.get(name, ""), run.joules.get(name),
+                f"{format_ranks(late[name])}: {self._slow[late[name][0]]}" if name in late else "",
+            )
+            for name in run.hosts
+        )  # fmt: skip
         odd = {host.host for host in hosts if host.lost or host.straggles}
         doctor = doctor if doctor and doctor.at <= end else None
         findings = self._report.findings or (doctor.findings if doctor else ())
@@ -227,17 +235,6 @@ class _PageBuilder:
         begin = self._convert(head, event.at, stall.at) - event.seconds
         end = min(self._convert(head, *stall.resumed), stop) if stall.resumed else stop
         return [page.Span(max(begin - self._begun, 0.0), max(end - self._begun, 0.0), kind, where)]
-
-    def _build_hosts(self, rows: Iterable[page.RankRow]) -> tuple[page.HostPart, ...]:
-        lost = {host: what for attempt in self._run.attempts for host, (_, what) in attempt.lost.items()}
-        late = group_pairs((row.host, row.rank) for row in rows if row.rank in self._slow)
-        return tuple(
-            page.HostPart(
-                name, self._state.facts.get(name), lost.get(name, ""), self._run.joules.get(name),
-                f"{format_ranks(late[name])}: {self._slow[late[name][0]]}" if name in late else "",
-            )
-            for name in self._run.hosts
-        )  # fmt: skip
 
     def _build_log(self, row: page.RankRow) -> page.LogExcerpt:
         output = self._run.outputs[row.rank]

@@ -19,15 +19,9 @@ from ipexctl.model.text import group_pairs
 RATES = {"pace": "steps/s", "samples_s": "samples/s", "tokens_s": "tokens/s", "losses": "losses/s"}
 _NEAR = 6  # measurements of the default that a rate is compared with
 _LEAST_NOISE = 0.005
-_GREATEST = 300.0  # of the logarithm of a ratio, and of the error of one: a script may print any number
+_GREATEST = 70.0  # of the logarithm of a rate, 1e30: a script may print any number
 WARM_UP = 3  # steps that do not count
-_LARGEST = 700.0  # logarithm of a number that a float holds
 _LEAST_TIME = 2.0  # seconds from which steps say how many are done in a second
-
-
-def to_ratio(logarithm: float) -> float:
-    """Returns how many times as fast; a script may print figures between which no number lies."""
-    return exp(min(logarithm, _LARGEST))
 
 
 class RateReader:
@@ -85,13 +79,13 @@ class Ranking:
     def read_rate(self, rates: Mapping[str, float]) -> float | None:
         """The logarithm of the figure that counts, the greater the better; None without it."""
         rate = rates.get(self.metric, 0.0)
-        return self._sign * log(rate) if 0 < rate < inf else None
+        return self._sign * _bound(log(rate)) if 0 < rate < inf else None
 
     @cached_property
     def noise(self) -> float:
         """The error of one measurement, as a share, from those of the default that follow each other."""
         steps = [(after[1] - before[1]) ** 2 for before, after in pairwise(self._defaults)]
-        return min(max(sqrt(fmean(steps) / 2) if steps else 0.0, _LEAST_NOISE), _GREATEST)
+        return max(sqrt(fmean(steps) / 2) if steps else 0.0, _LEAST_NOISE)
 
     def compare(self, rates: Mapping[str, float], at: float) -> float | None:
         """The logarithm of how many times these figures are better than the default's at that time."""
@@ -102,7 +96,7 @@ class Ranking:
             return None
         times, values = [when - at for when, _ in near], [value for _, value in near]
         expected = linear_regression(times, values).intercept if len({*times}) > 1 else values[0]
-        return min(max(rate - expected, -_GREATEST), _GREATEST)
+        return _bound(rate - expected)
 
     def list_launches(self, least: int = 2) -> tuple[TriedLaunch, ...]:
         """Each launch with what is known of it, the best first. Bounds need ``least`` runs of it and of the default,
@@ -115,7 +109,7 @@ class Ranking:
         scores = [score for each in runs if (score := self.compare(each.rates, each.at)) is not None]
         rates = [each.rates[self.metric] for each in runs if self.read_rate(each.rates) is not None]
         mean, error = (fmean(scores), self.noise / sqrt(len(scores))) if scores else (None, 0.0)
-        low, ratio, high = (None if mean is None else to_ratio(mean + side * error) for side in (-1, 0, 1))
+        low, ratio, high = (None if mean is None else exp(mean + side * error) for side in (-1, 0, 1))
         if min(len(scores), len(self._defaults)) < least:
             low = high = None
         return TriedLaunch(
@@ -123,3 +117,7 @@ class Ranking:
             all(each.outcome == "dropped" for each in runs), next((each.why for each in runs if each.why), ""),
             runs[0].changes,
         )  # fmt: skip
+
+
+def _bound(logarithm: float) -> float:
+    return min(max(logarithm, -_GREATEST), _GREATEST)

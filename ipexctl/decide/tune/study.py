@@ -3,11 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from math import log, sqrt
+from math import exp, log, sqrt
 from statistics import fmean
 from typing import Any
 
-from ipexctl.decide.tune.ranking import RATES, Ranking, to_ratio
+from ipexctl.decide.tune.ranking import RATES, Ranking
 from ipexctl.model.answers.tune import TriedLaunch, TuneAnswer
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import CandidateTried, Event, StudyStarted, Values, describe_values
@@ -215,7 +215,7 @@ class Study(ABC):
         clear = gain > max(error, _LEAST_GAIN) and min(gains, default=0.0) > 0
         unit = RATES.get(ranking.metric, ranking.metric)
         answer = TuneAnswer(
-            "", unit, launches, best.name if best else None, len(gains), to_ratio(gain) - 1, error,
+            "", unit, launches, best.name if best else None, len(gains), exp(gain) - 1, error,
             clear and len(gains) >= PAIRS[0], "", len(self.tried), self.watch(), self.started.budget,
         )  # fmt: skip
         return replace(answer, verdict=describe_verdict(answer, fits=self.count_left() >= 2))
@@ -227,7 +227,7 @@ def describe_verdict(answer: TuneAnswer, *, fits: bool = True) -> str:
         return "no launch was clearly faster than the default"
     if answer.best is None:
         return "no other launch was tried"
-    value, low, high = (f"{(1 + answer.gain) * to_ratio(error):.3g}" for error in (0.0, -answer.error, answer.error))
+    value, low, high = (f"{(1 + answer.gain) * exp(error):.3g}" for error in (0.0, -answer.error, answer.error))
     gain = f"{value} times as fast ({low} to {high}) in {pluralize(answer.pairs, 'pair')} of runs in turn"
     if answer.recommended:
         return f"{answer.best}: {gain}"

@@ -87,13 +87,6 @@ class Guard:
         hosts = list(self.layout.ranks)
         self.report(joined._replace(attempt=self.layout.number, hosts=hosts, running=running, port=self.search.port))
 
-    def start_helpers(self) -> None:
-        """Starts what works beside the ranks."""
-        if self.spec.timings.sample > 0:
-            self.sampler = start_helper(self.directory, SAMPLER, 10, self.sample_host)
-        if self.spec.keep:
-            self.carrier = start_helper(self.directory, CARRIER, 19, self.carry_checkpoints)
-
     def end_helpers(self) -> None:
         for helper in self.helpers:
             list(helper.end(0.0))
@@ -265,7 +258,10 @@ class Guard:
             files.remove_directory(os.path.join(self.directory, hooks.PROFILE))
         self.forget_ranks()
         self.report(messages.Begun(layout.number, ready_sign.find_taken_sign(spec)))
-        self.start_helpers()
+        if spec.timings.sample > 0:
+            self.sampler = start_helper(self.directory, SAMPLER, 10, self.sample_host)
+        if spec.keep:
+            self.carrier = start_helper(self.directory, CARRIER, 19, self.carry_checkpoints)
 
     def remove_files(self, *more: str) -> None:
         """Removes what ranks have left, and these."""
@@ -334,7 +330,11 @@ class Guard:
         self.queue.leave()
         self.report_records()
         strays = self.end_strays()
-        self.await_wrappers()
+        # Wrappers say how their scripts ended: on a busy host that takes longer than the end of mpirun.
+        until = time.monotonic() + timings.kill
+        while self.ranks.alive and time.monotonic() < until:
+            time.sleep(0.05)
+            self.report_records()
         own = self.list_launcher_processes() - self.proxies if self.spec.head else set()
         own |= {helper.process.pid for helper in self.helpers}  # the last sample comes when no rank lives any more
         left = self.kill_all(timings.last_wipe, own)
@@ -380,13 +380,6 @@ class Guard:
         while strays and any(map(self.find_process, self.proxies)) and time.monotonic() < until:
             time.sleep(0.05)
         return names
-
-    def await_wrappers(self) -> None:
-        """Lets wrappers say how their scripts ended: on a busy host that takes longer than the end of mpirun."""
-        until = time.monotonic() + self.spec.timings.kill
-        while self.ranks.alive and time.monotonic() < until:
-            time.sleep(0.05)
-            self.report_records()
 
     def find_strays(self) -> "List[procs.Process]":
         return [process for process in self.find_rank_processes() if process.pid not in self.ranks.wrappers]

@@ -372,7 +372,9 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
 
 def _list_kept_directories(request: LockRequest) -> tuple[str, ...]:
     """The directories of wheels of this machine from which the environment whose versions are kept was made."""
-    made_by = packages.find_lock(request.context.cache, request.base.id) if request.base else None
+    cache, id = request.context.cache, request.base.id if request.base else ""
+    locks = (packages.load_lock(cache, path.stem) for path in (cache / "locks").glob("*.json") if id)
+    made_by = next((lock for lock in locks if lock and lock.id == id), None)
     wheels = [wheel for wheel in made_by.wheels if wheel.local and wheel.name != _IMPI] if made_by else []
     return tuple(dict.fromkeys(str(get_local_wheel_path(wheel).parent) for wheel in wheels))
 
