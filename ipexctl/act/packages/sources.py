@@ -94,15 +94,11 @@ class Sources(Record):
         """``user:password`` for this URL, from one of the index URLs or, of an index that the user names, ``~/.netrc``,
         else empty. (uv removes them from the URLs of a lock.) One of ``~/.netrc`` names no protocol, and is not
         sent unencrypted: a lock file of somebody else can name any ``http:`` URL of a known host."""
-        login = self._find_url_login(url)
-        named = _get_origin(url) in map(_get_origin, self.named)
-        return login if login or is_unencrypted(url) or not named else self._find_netrc_login(url)
-
-    def _find_url_login(self, url: str) -> str:
         for known in map(urlsplit, (url, self.index or "", *self.extra, *self.find_links)):
             if known.username and _get_origin(known.geturl()) == _get_origin(url):
                 return f"{known.username}:{known.password or ''}"
-        return ""
+        named = _get_origin(url) in map(_get_origin, self.named)
+        return "" if is_unencrypted(url) or not named else self._find_netrc_login(url)
 
     def _find_netrc_login(self, url: str) -> str:
         host = urlsplit(url).hostname or ""

@@ -95,18 +95,11 @@ def _find_own_output() -> set[tuple[int, int]]:
     for process in Path("/proc").glob("[0-9]*"):  # Linux alone has it
         with suppress(OSError):  # ended meanwhile, or of another account
             if os.getpgid(int(process.name)) == group:
-                files |= _list_written_files(process / "fd")
-    return files
-
-
-def _list_written_files(descriptors: Path) -> set[tuple[int, int]]:
-    """Returns device and inode of the regular files that a process has open for writing. Raises OSError."""
-    files = set()
-    for descriptor in descriptors.iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            status = descriptor.stat()
-            if stat.S_ISREG(status.st_mode) and descriptor.lstat().st_mode & stat.S_IWUSR:
-                files.add((status.st_dev, status.st_ino))
+                for descriptor in (process / "fd").iterdir():
+                    with suppress(FileNotFoundError):  # closed meanwhile
+                        status = descriptor.stat()
+                        if stat.S_ISREG(status.st_mode) and descriptor.lstat().st_mode & stat.S_IWUSR:  # open to write
+                            files.add((status.st_dev, status.st_ino))
     return files
 
 

@@ -13,7 +13,7 @@ from ipexctl.model.text import pluralize, printable
 
 _PIECES_LIMIT = 4096
 FAILED = "@failed"  # stands for the hosts that failed in the last command
-_ITEM = re.compile(r"(?:\[[^\[\]]*\]|[^,\[\]]|[\[\]])+")
+_ITEM = re.compile(r"(?:\[[^\[\]]*\]|[^,\[\]]|[\[\]])+")  # between commas outside of brackets
 _PIECE = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]])+|[\[\]]")
 
 
@@ -24,7 +24,10 @@ def limit_inventory(inventory: Inventory, text: str, source: str = "--limit") ->
     `UsageError` for a name that no host or group has, with the nearest ones, and when no host is left."""
     problems = InputErrors(source)
     index = _index_names(inventory)
-    pieces = _split_pattern(text, index)
+    pieces: list[str] = []
+    for item in map(str.strip, _ITEM.findall(text)):  # a known IPv6 address stays whole
+        parts = [item] if item.lstrip("!&").lower() in index else map(str.strip, _PIECE.findall(item))
+        pieces += filter(None, parts)
     if not pieces:
         raise UsageError(f"{source} is empty: it would choose nothing")
     if len(pieces) > _PIECES_LIMIT:
@@ -57,15 +60,6 @@ def _index_names(inventory: Inventory) -> dict[str, set[str]]:
         for word in (host.name.lower(), host.address.lower(), *host.groups):
             index.setdefault(word, set()).add(host.name)
     return index
-
-
-def _split_pattern(text: str, index: Mapping[str, set[str]]) -> list[str]:
-    """Splits at commas and colons, but not inside brackets, nor at the colons of a known IPv6 address."""
-    pieces: list[str] = []
-    for item in _ITEM.findall(text):
-        whole = item.strip()
-        pieces += [whole] if whole.lstrip("!&").lower() in index else [part.strip() for part in _PIECE.findall(whole)]
-    return [piece for piece in pieces if piece]
 
 
 def _match_piece(index: Mapping[str, set[str]], piece: str, origin: Origin, problems: InputErrors) -> set[str]:

@@ -69,9 +69,8 @@ class Requirement(Record):
         if self.target or self.text.lstrip().startswith("-"):
             return ""
         try:
-            parse_package(
-                re.sub(r"(?<!\s)\s+--?\w.*", "", self.text, flags=re.DOTALL)
-            )  # without pip's options behind it
+            # Without pip's options behind it.
+            parse_package(re.sub(r"(?<!\s)\s+--?\w.*", "", self.text, flags=re.DOTALL))
         except InvalidRequirement as error:
             return str(error).partition("\n")[0]
         return ""

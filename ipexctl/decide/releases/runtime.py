@@ -60,7 +60,10 @@ def detect_layout(stack: Stack, seen: Collection[str]) -> MpiLayout:
     if stack.mpi == "system":
         return MpiLayout("system", stack.mpi_version)
     if dialect := _find_other_dialect(stack.mpi):
-        return _detect_other_layout(stack, dialect, seen)
+        program = next((name for name in dialect.programs if f"bin/{name}" in seen), "")
+        library = dialect.library if f"lib/{dialect.library}" in seen else ""
+        _require_mpi(stack, ".", {dialect.programs[-1]: program, dialect.library: library})
+        return MpiLayout(stack.mpi, stack.mpi_version, mpiexec=f"bin/{program}", bin=("bin",), lib=("lib",))
     prefix = _find_mpi_prefix(stack)
     present = {name.removeprefix(prefix) for name in seen}
 
@@ -94,13 +97,6 @@ def detect_layout(stack: Stack, seen: Collection[str]) -> MpiLayout:
 
 def _find_other_dialect(kind: MpiKind) -> MpiDialect | None:
     return None if kind == "impi-rt" else find_wheel_dialect(kind)
-
-
-def _detect_other_layout(stack: Stack, dialect: MpiDialect, seen: Collection[str]) -> MpiLayout:
-    program = next((name for name in dialect.programs if f"bin/{name}" in seen), "")
-    library = dialect.library if f"lib/{dialect.library}" in seen else ""
-    _require_mpi(stack, ".", {dialect.programs[-1]: program, dialect.library: library})
-    return MpiLayout(stack.mpi, stack.mpi_version, mpiexec=f"bin/{program}", bin=("bin",), lib=("lib",))
 
 
 def _require_mpi(stack: Stack, place: str, found: Mapping[str, str]) -> None:

@@ -28,7 +28,11 @@ def add_point(series: Series, at: float, value: float) -> None:
     series.last = (at, value)
     column = max(int((at - series.begin) / series.width), 0)
     while column >= series.columns:
-        _double_width(series)
+        extremes, series.extremes = series.extremes, {}
+        series.width *= 2
+        for old, points in extremes.items():
+            for point in points:
+                _add_to_column(series, old // 2, point)
         column = max(int((at - series.begin) / series.width), 0)
     _add_to_column(series, column, (at, series.count, value))
 
@@ -42,14 +46,6 @@ def _add_to_column(series: Series, column: int, point: tuple[float, int, float])
         extremes[0] = point
     if point[2] > extremes[1][2]:
         extremes[1] = point
-
-
-def _double_width(series: Series) -> None:
-    extremes, series.extremes = series.extremes, {}
-    series.width *= 2
-    for column, points in extremes.items():
-        for point in points:
-            _add_to_column(series, column // 2, point)
 
 
 def list_points(series: Series, shift: float = 0.0) -> Points:

@@ -67,9 +67,8 @@ def list_whole(keeping: "Keeping", hosts: "Sequence[str]", quiet: bool = False) 
 def _find_newest(parts: "Dict[str, CheckpointPart]") -> "Dict[str, str]":
     """Returns the host of each file's newest version; the first of those that have the same one: after a restart all
     hosts have what one of them wrote."""
-    newest: Dict[
-        str, Tuple[float, str]
-    ] = {}  # path → when it was written, by the clock by which the part's own time was
+    # By path: when it was written, by the clock by which the part's own time was, and the host.
+    newest: Dict[str, Tuple[float, str]] = {}
     for host, part in parts.items():
         last = max((written for _, written in part.files.values()), default=0)
         for path, (_, written) in part.files.items():

@@ -207,7 +207,10 @@ class HostReader:
         self.clocks = _find_readable(os.path.join(base, "cpu%d/cpufreq/scaling_cur_freq" % cpu) for cpu in chosen)
         self.sensors = self.find_sensors()
         self.zones = self.find_energy_zones()
-        self.ports = self.find_rdma_ports()
+        self.ports = {}  # directories of counters, by the device and port: "mlx5_0/1"
+        for path in sorted(glob(os.path.join(sys, "class/infiniband/*/ports/*/counters"))):
+            parts = path.split("/")
+            self.ports["%s/%s" % (parts[-4], parts[-2])] = path
         self.group = find_memory_group(self.read_proc("self/cgroup"), os.path.join(sys, "fs/cgroup"))
         block = os.path.join(sys, "block")
         self.disks = {name for name in _list_names(block) if os.path.exists(os.path.join(block, name, "device"))}
@@ -233,14 +236,6 @@ class HostReader:
             if name.startswith(ENERGY_ZONES) and read_file(os.path.join(path, "energy_uj")):
                 zones[path] = parse_number(read_file(os.path.join(path, "max_energy_range_uj")).strip())
         return zones
-
-    def find_rdma_ports(self) -> "Dict[str, str]":
-        """Returns the counters of each port of an RDMA device: "mlx5_0/1" and the like."""
-        ports = {}
-        for path in sorted(glob(os.path.join(self.sys, "class/infiniband/*/ports/*/counters"))):
-            parts = path.split("/")
-            ports["%s/%s" % (parts[-4], parts[-2])] = path
-        return ports
 
     def read(self, wrappers: "Dict[int, int]") -> "Counters":
         """Returns everything now. ``wrappers`` are the ranks that have begun, with their wrapper's process."""

@@ -8,7 +8,7 @@ from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import to_json
 from ipexctl.model.notifications import Notification, NotificationEvent
 from ipexctl.model.reports import CommandReport
-from ipexctl.model.run_state import Attempt, RankState, RunState, Stall
+from ipexctl.model.run_state import Attempt, RunState, Stall
 from ipexctl.model.text import format_ranks, pluralize, printable
 from ipexctl.show import phrases
 from ipexctl.store import event_json
@@ -96,9 +96,12 @@ class NotificationSink:
 
     def _report_failure(self, attempt: Attempt) -> None:
         """Reports the first failure of a run."""
-        if attempt.failed is not None:
-            text = _describe_failure(attempt.failed)
-            self._send("failure", attempt.failed.ended_at, text, (attempt.failed.host,), (attempt.failed.rank,))
+        rank, end = attempt.failed, attempt.failed and attempt.failed.ended
+        if rank and end:
+            how = phrases.format_signal(end.signal) if end.signal else f"exit code {end.status}"
+            how = how if end.abort is None else f"MPI_Abort({end.abort})"
+            text = f"rank {rank.rank} on {rank.host} failed ({how})" + (f": {end.error}" if end.error else "")
+            self._send("failure", rank.ended_at, text, (rank.host,), (rank.rank,))
         else:
             host, (at, what) = next(iter(attempt.lost.items()))
             self._send("failure", at, f"{host}: {what}", (host,))
@@ -131,11 +134,3 @@ class NotificationSink:
             ended = (classify_result(report), int(report.exit), report.ended - report.started, report.saved)
             value = Notification(event, text, at, self._verb, title, hosts, ranks, run, *ended)
         self._notifier.send(event, event_json.dump_ascii_json(to_json(value)).encode() + b"\n")
-
-
-def _describe_failure(rank: RankState) -> str:
-    end = rank.ended
-    assert end is not None
-    how = phrases.format_signal(end.signal) if end.signal else f"exit code {end.status}"
-    how = how if end.abort is None else f"MPI_Abort({end.abort})"
-    return f"rank {rank.rank} on {rank.host} failed ({how})" + (f": {end.error}" if end.error else "")

@@ -132,9 +132,7 @@ class LockRequest(Record):
             "requirements": [Path(name).read_text("utf-8", "replace") for name in task.requirements],
             "wheels": task.wheels and str(Path(task.wheels).absolute()),
             "local": _list_local_wheels([*sources.find_links, *task.with_]),
-            "sources": [
-                strip_credentials(place) for place in (sources.index or "", *sources.extra, *sources.find_links)
-            ],
+            "sources": [*map(strip_credentials, (sources.index or "", *sources.extra, *sources.find_links))],
             "indexes": [index.url for index in stack.indexes],
             **({"mpi": _format_mpi(stack)} if stack.launcher else {}),
             **({"base": self.base.packages, "upgrade": task.upgrade} if self.base else {}),

@@ -72,7 +72,9 @@ def init(
 ) -> Workflow[None]:
     """Probes the hosts, asks the open questions (``ask`` None: takes the defaults), and writes both files. Raises
     `UsageError` before any host is contacted if a file exists already or the script does not exist."""
-    scripts = _find_scripts(target.playbook.parent)
+    beside = [path for path in sorted(target.playbook.parent.glob("*.py")) if path.is_file()]
+    left_out = re.compile(r"(setup|conftest|test_.*|_.*)\.py")  # no scripts of a training
+    scripts = {path.name: read_script(path)[0] for path in beside if not left_out.fullmatch(path.name)}
     _check_answers(answers, target, scripts, ask)
     yield make_started("init", pluralize(len(inventory), "host"), inventory)
     facts, failures = yield from probe_hosts(inventory, context)
@@ -165,13 +167,6 @@ def _choose_stack(answers: Answers, facts: Mapping[str, Facts], context: Context
     backend = answers.backend or "auto"
     request = StackRequest(track="ipex" if answers.ipex else "native", torch=answers.torch, backend=backend)  # type: ignore[arg-type]
     return (yield from resolve_available(request, facts, load_releases(), Install(), context))
-
-
-def _find_scripts(directory: Path) -> dict[str, str]:
-    """Returns the Python files in a directory that could be training scripts, and their texts."""
-    files = [path for path in sorted(directory.glob("*.py")) if path.is_file()]
-    left_out = re.compile(r"(setup|conftest|test_.*|_.*)\.py")
-    return {path.name: read_script(path)[0] for path in files if not left_out.fullmatch(path.name)}
 
 
 def _shorten_path(path: Path) -> str:
