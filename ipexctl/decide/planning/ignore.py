@@ -3,7 +3,7 @@
 import itertools
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import cache
 
 # Nobody trains on these. ``!.git`` as a pattern takes one back in.
@@ -61,7 +61,7 @@ def compile_ignore(patterns: Iterable[str]) -> Ignored:
 
 
 def compile_tree_ignore(
-    patterns: Iterable[str], read_gitignore: Callable[[str], str], tracked: Collection[str] = ()
+    patterns: Iterable[str], read_gitignore: Callable[[str], str], tracked: Container[str] = ()
 ) -> Ignored:
     """Returns the test for a tree: ``patterns`` and the default ones decide first, then the ``.gitignore`` nearest to
     the path, which leaves out nothing of ``tracked``, as in git. ``read_gitignore`` returns the text of that in a

@@ -4,9 +4,11 @@ import functools
 import hashlib
 import os
 import subprocess
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from itertools import chain
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from tempfile import TemporaryFile
 
 from ipexctl.act.inputs import expand_home, find_modules, is_writable_by_all, read_script
 from ipexctl.decide.planning.ignore import Ignored, compile_tree_ignore
@@ -18,6 +20,8 @@ from ipexctl.model.text import printable
 _OWN_IGNORE = ".ipexctlignore"  # patterns of the project itself, at its root
 _IGNORE_LIMIT = 1 << 20  # bytes that are read of a file of patterns
 _GIT_TIMEOUT = 20.0  # seconds
+# KiB of memory, and 512 bytes of output: an index packs long names into a few bytes each.
+_LIMITED = 'ulimit -v 4194304; ulimit -f 131072; exec "$0" "$@"'
 _SIGNS = (".git", "pyproject.toml", _OWN_IGNORE)  # what the root of a project has
 
 
@@ -108,17 +112,30 @@ def _take_in_files(pattern: str) -> tuple[str, ...]:
     return pattern, f"!{above}{pattern[1:]}**"
 
 
-def _list_tracked(root: Path) -> set[str]:
-    """Returns the files that git tracks although its patterns match them, and the directories that hold these."""
+class _Tracked:
+    """The files that git tracks although its patterns match them, and the directories that hold these."""
+
+    def __init__(self, files: Iterable[str]) -> None:
+        self._files = sorted(f"{file}/" for file in files if file)
+
+    def __contains__(self, path: object) -> bool:
+        at = bisect_left(self._files, f"{path}/")
+        return at < len(self._files) and self._files[at].startswith(f"{path}/")
+
+
+def _list_tracked(root: Path) -> _Tracked:
     words = ["git", "-c", "core.fsmonitor=false", "ls-files", "-z", "--cached", "--ignored", "--exclude-standard"]
     env = {**os.environ, "GIT_ALLOW_PROTOCOL": "none"}  # what is missing of a partial clone is fetched by its programs
     try:
-        listed = subprocess.run(words, cwd=root, env=env, capture_output=True, timeout=_GIT_TIMEOUT, check=True).stdout
+        with TemporaryFile() as out:
+            subprocess.run(
+                ["/bin/sh", "-c", _LIMITED, *words],
+                cwd=root, env=env, stdout=out, stderr=subprocess.DEVNULL, timeout=_GIT_TIMEOUT, check=True,
+            )  # fmt: skip
+            out.seek(0)
+            return _Tracked(os.fsdecode(out.read()).split("\0"))
     except (OSError, subprocess.SubprocessError):  # no git here, no repository, or one of somebody else
-        return set()
-    tracked = set(os.fsdecode(listed).split("\0"))
-    above = {str(directory) for file in tracked for directory in PurePosixPath(file).parents}
-    return (tracked | above) - {"", "."}
+        return _Tracked([])
 
 
 def _read_text(path: Path) -> str:
