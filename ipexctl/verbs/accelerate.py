@@ -18,7 +18,7 @@ from ipexctl.model.events import Answer, Ended, Message, Workflow
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import join_names, pluralize, printable
-from ipexctl.store.private_files import replace_file
+from ipexctl.store.private_files import refuse_os_errors, replace_file
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import make_started
 
@@ -65,7 +65,8 @@ def accelerate_config(
     for sentence in warnings:
         yield Message(sentence, "warning")
     if file:
-        with replace_file(Path(file)) as written:
+        unwritable = refuse_os_errors(Path(file), "cannot be written", Exit.RECORD)
+        with unwritable, replace_file(Path(file)) as written:
             written.write(text.encode())
         yield Message(f"{file}: written for accelerate {version}")
     yield Answer(AccelerateAnswer(version, config.hosts, config.ranks, file, None if file else text))

@@ -24,7 +24,7 @@ from ipexctl.model.events import CandidateTried, Event, Value, Values, describe_
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.run_words import list_given, list_run_words
 from ipexctl.model.tasks import Run, Tune
-from ipexctl.model.text import pluralize, printable
+from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.model.toml import parse_toml
 from ipexctl.protocol.messages import StopRun
 from ipexctl.store.record import read_name
@@ -262,6 +262,11 @@ def _read_study(runs: Path, word: str, task: Tune) -> tuple[Tune, Sequence[Candi
         raise UsageError(what, hint=advise("runs", "--verb", "tune"))
     tried = [event for event in events if isinstance(event, CandidateTried)]
     given: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in started.task.items()}
+    taken = [name for name in ("env_file", "pass_env", "stdin") if given.get(name)]
+    if taken and directory.parent.resolve() != runs.resolve():
+        where = printable(str(directory), 300)
+        what = f"the study in {where} is not saved here, and takes {join_names(taken, 3)} of yours"
+        raise UsageError(what, hint=advise("runs", "--verb", "tune"))
     if more:
         spent = max((each.at + each.seconds / 2 for each in tried), default=0.0)
         given["budget"] = f"{spent + parse_span('--budget', task.budget):.0f}s"

@@ -53,3 +53,8 @@ def test_it_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
     hosts = parsing.parse_list("node0")
     list(accelerate_config(wish, hosts, WORLD, n=None, ppn=None, version="1.15.0", venv=None, file=str(file)))
     assert yaml.safe_load(file.read_text())["mixed_precision"] == "no"
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        config("node0", file=str(tmp_path / "none/config.yaml"))

@@ -18,7 +18,8 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 
 _OWN_IGNORE = ".ipexctlignore"  # patterns of the project itself, at its root
-_IGNORE_LIMIT = 1 << 20  # bytes that are read of a file of patterns
+_IGNORE_LIMIT = 1 << 20  # bytes of a file of patterns
+_PATTERN_LIMIT = 10_000  # lines of it: each is tried on each file
 _GIT_TIMEOUT = 20.0  # seconds
 # KiB of memory, and 512 bytes of output: an index packs long names into a few bytes each.
 _LIMITED = 'ulimit -v 4194304; ulimit -f 131072; exec "$0" "$@"'
@@ -139,13 +140,19 @@ def _list_tracked(root: Path) -> _Tracked:
 
 
 def _read_text(path: Path) -> str:
+    """Returns the text of a file of patterns; "" without one. Raises `UsageError` for one that would take too long, of
+    which a part alone would send what is to stay."""
     if not path.is_file():
         return ""
     try:
         with path.open("rb") as file:
-            return file.read(_IGNORE_LIMIT).decode("utf-8-sig", "surrogateescape")
+            data = file.read(_IGNORE_LIMIT + 1)
     except OSError:
         return ""
+    if len(data) > _IGNORE_LIMIT or data.count(b"\n") > _PATTERN_LIMIT:
+        limits = f"{_PATTERN_LIMIT} lines or {_IGNORE_LIMIT >> 20} MiB of patterns"
+        raise UsageError(f"{printable(str(path), 300)} has more than {limits}")
+    return data.decode("utf-8-sig", "surrogateescape")
 
 
 def _find_root(directory: Path) -> Path:

@@ -82,6 +82,20 @@ def test_no_record_ends_a_command_with_an_internal_error(
         assert done.exit_code != Exit.INTERNAL, (command, done.output[-300:])
 
 
+@pytest.mark.parametrize("taken", [{"pass_env": ["API_KEY"]}, {"env_file": ".env"}, {"stdin": "/etc/passwd"}])
+def test_a_study_of_somebody_else_takes_neither_variables_nor_files(
+    taken: Mapping[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (own := tmp_path / "state/ipexctl/runs/tune-1").mkdir(parents=True)
+    (other := tmp_path / "study").mkdir()
+    for directory, refused in ((other, True), (own, False)):
+        write(directory, [STARTED, {**STUDY, "task": {"script": str(tmp_path / "none.py"), **taken}}])
+        done = CliRunner().invoke(app, ["tune", "--hosts", "localhost", "--resume", str(directory)])
+        assert done.exit_code == Exit.INPUT
+        assert ("is not saved here" in done.output) == refused, done.output
+
+
 def test_bytes_that_a_record_refers_to_again_and_again_are_shown_a_few_times(tmp_path: Path) -> None:
     """A hundred bytes of the record were all of the rank's file, as often as they stood there."""
     output = b"x" * 9999 + b"\n"

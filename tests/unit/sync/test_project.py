@@ -167,6 +167,15 @@ def test_no_program_of_a_repository_is_started(tmp_path: Path) -> None:
     assert not made.exists()
 
 
+@pytest.mark.parametrize("text", ["x\n" * 10_001, "x" * (1 << 20) + "\n"])
+def test_more_patterns_than_anybody_writes_are_refused(text: str, tmp_path: Path) -> None:
+    """150,000 took 15 ms of each file, and what was behind 1 MiB was not left out."""
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg/.gitignore").write_text(text)
+    with pytest.raises(UsageError, match="has more than 10000 lines or 1 MiB of patterns"):
+        compile_project_ignore(tmp_path, [])("pkg/a.py", False)
+
+
 def test_an_index_that_names_gigabytes_takes_none_of_memory(tmp_path: Path) -> None:
     """Its names share what they begin with: 420 KB of it were 200 MB, twice."""
     subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True)
