@@ -386,8 +386,17 @@ def list_saved_runs(runs: Path) -> list[Path]:
 
 def remove_record(record: Path) -> None:
     """Removes all that is saved of a run; links in it are removed, not followed. Raises `OSError`."""
-    for path in [each for each in record.parent.iterdir() if read_name(each) == read_name(record)]:
+    for path in _list_records_of_run(record):
         shutil.rmtree(path)
+
+
+def is_record_in_use(record: Path) -> bool:
+    """Returns whether another process holds a record of this run: each of its watchers has its own."""
+    return any(map(is_directory_in_use, _list_records_of_run(record)))
+
+
+def _list_records_of_run(record: Path) -> list[Path]:
+    return [each for each in record.parent.iterdir() if read_name(each) == read_name(record)]
 
 
 def is_directory_in_use(directory: Path) -> bool:
@@ -431,7 +440,7 @@ def prune_records(runs: Path, keep: int, spare: Iterable[Path] = ()) -> list[Pat
     old = [
         path
         for path in every[: max(len(every) - keep, 0)]
-        if path.resolve() not in spared and (path / REPORT).is_file()
+        if path.resolve() not in spared and (path / REPORT).is_file() and not is_record_in_use(path)
     ]
     removed = []
     for path in old:

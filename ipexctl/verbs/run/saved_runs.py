@@ -13,7 +13,14 @@ from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.show.run_screen import describe_rank_end
 from ipexctl.store.private_files import measure_tree
-from ipexctl.store.record import is_directory_in_use, list_saved_runs, read_name, read_report, remove_record
+from ipexctl.store.record import (
+    is_directory_in_use,
+    is_record_in_use,
+    list_saved_runs,
+    read_name,
+    read_report,
+    remove_record,
+)
 from ipexctl.verbs.run.replay import find_run, find_saved_run, read_saved_run
 
 
@@ -51,7 +58,7 @@ def prune_runs(
         )
     yield Started("runs", "", ())
     saved = select_saved_runs(runs, names, chosen)
-    old, in_use = choose_runs_to_prune(saved, policy, time.time(), lambda run: is_directory_in_use(Path(run.directory)))
+    old, in_use = choose_runs_to_prune(saved, policy, time.time(), lambda run: is_record_in_use(Path(run.directory)))
     removed = []
     for run in old:
         try:

@@ -23,7 +23,7 @@ from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.reports import LostLoss
 from ipexctl.show.answers.saved import format_pruned_runs, format_saved_runs
-from ipexctl.store.record import RunRecord, is_directory_in_use, make_name
+from ipexctl.store.record import RunRecord, is_directory_in_use, make_name, prune_records
 from ipexctl.verbs.run.replay import find_saved_run, read_preparation
 from ipexctl.verbs.run.saved_runs import describe_cause, list_runs, prune_runs
 from tests.unit.show import streams
@@ -313,10 +313,13 @@ def test_a_record_that_another_process_writes_is_never_removed(runs: Path) -> No
         for path in directory.iterdir():
             os.utime(path, (AT, AT))  # however old it looks
         assert is_directory_in_use(directory)
+        shutil.copytree(directory, runs / f"{directory.name}~2")  # of a watcher that has ended
         value = answer_of(prune_runs(runs, (), RunFilter(), PrunePolicy(keep=0), dry=False))
         assert value.removed == ()
         assert [spared.name for spared in value.spared] == [directory.name]
         assert directory.exists()
+        (runs / f"{directory.name}~2/report.json").touch()
+        assert prune_records(runs, 0) == []
         other.communicate("")
     assert not is_directory_in_use(directory)
 
