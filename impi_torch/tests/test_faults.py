@@ -148,10 +148,17 @@ def test_ranks_in_different_collectives_are_told_so(run: Run, case: str) -> None
     assert re.search(rf"the ranks called different collectives: {called}{{2}}", ended.err), ended.err
 
 
+def test_the_difference_is_told_where_a_rank_failed_on_what_another_collective_gave_it(run: Run) -> None:
+    ended = run("faults", "mixed", ranks=2, mpi=("-disable-auto-cleanup",), IMPI_TEST_TIMEOUT=100, IPEXCTL_RUN="x")
+    assert ended.code not in (0, 124)
+    calls = r"broadcast #5 of 40 bytes at \S+:\d+ on rank 1, allreduce #5 of 40 bytes at \S+:\d+ on rank 0"
+    assert re.search(f"called different collectives: {calls}; rank 1 ended with ValueError: a mistake", ended.err)
+
+
 def test_a_skipped_collective_is_found_where_ranks_wait_long_before_their_time_limit(run: Run) -> None:
     ended = run("faults", "mismatch_skipped", ranks=2, IMPI_TEST_TIMEOUT=200)
     assert ended.code not in (0, 124)
-    calls = "barrier #20 at faults.py:69 on rank 0, allreduce #20 of 16000 bytes at faults.py:67 on rank 1"
+    calls = "barrier #20 at faults.py:72 on rank 0, allreduce #20 of 16000 bytes at faults.py:70 on rank 1"
     assert f"the ranks called different collectives: {calls}" in ended.err, ended.err
 
 
@@ -161,8 +168,8 @@ def test_different_collectives_that_mpi_takes_for_the_same_are_found(run: Run, s
     ended = run("faults", "mismatch_quiet", ranks=2, STEPS=steps)
     assert ended.code
     expected = (
-        "impi: the ranks called different collectives: broadcast #5 of 12 bytes at faults.py:77 on rank 0, "
-        "allreduce #5 of 12 bytes at faults.py:79 on rank 1"
+        "impi: the ranks called different collectives: broadcast #5 of 12 bytes at faults.py:80 on rank 0, "
+        "allreduce #5 of 12 bytes at faults.py:82 on rank 1"
     )
     assert expected in ended.err, ended.err
 

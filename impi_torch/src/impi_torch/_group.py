@@ -151,7 +151,8 @@ class ImpiProcessGroup(ProcessGroup):
                 if member != self._rank and self.store.check([f"left/{member}"]):
                     seq, _, why = self.store.get(f"left/{member}").decode().partition(" ")
                     if why:
-                        return f"{work}: {self.called([member])} ended with {why}"
+                        different = self._compare_with_ended(member)
+                        return f"{work}: {different}{self.called([member])} ended with {why}"
                     if work.peer is None and int(seq) < work.seq:
                         return f"{work}: {self.called([member])} left the group without it"
                     if work.peer is not None and time.monotonic() - work.begun > 5 * LINGER:
@@ -174,6 +175,8 @@ class ImpiProcessGroup(ProcessGroup):
         """Tell the others that this rank's script is at its end, or destroys the group, after so many collectives."""
         if self.error is None or why:
             with contextlib.suppress(RuntimeError):
+                if why:
+                    self.store.set(f"calls/ended/{self._rank}", write_snapshot(self.calls.look()))
                 self.store.set(f"left/{self._rank}", f"{self.seq} {why}")
 
     def _compare_calls(self) -> None:
@@ -208,6 +211,16 @@ class ImpiProcessGroup(ProcessGroup):
             first = read_snapshot(self.store.get("calls/waiting"))
             return describe_difference({self.called([0]): first, self.label: own}, ended=False)
         return ""
+
+    def _compare_with_ended(self, member: int) -> str:
+        """How what this rank has called differs from what a member had that failed: MPI may have given it bytes of
+        another collective, on which its script then failed."""
+        key = f"calls/ended/{member}"
+        if not self.store.check([key]):
+            return ""
+        snapshots = {self.called([member]): read_snapshot(self.store.get(key)), self.label: self.calls.look()}
+        different = describe_difference(snapshots, ended=False)
+        return f"{different}; " if different else ""
 
     def failed(self) -> bool:
         """Whether a member said that it failed."""

@@ -155,6 +155,15 @@ def fails(rank: int, size: int, how: Callable[[], object]) -> None:
     dist.all_reduce(torch.ones(10))
 
 
+def mixed(rank: int, size: int) -> None:
+    """The last rank has a batch less, gives others the bytes of what it calls then, and fails on what it gets."""
+    for _ in range(4 if rank == size - 1 else 9):
+        dist.all_reduce(torch.ones(10))
+    if rank == size - 1:
+        dist.broadcast(torch.ones(10), rank, async_op=True)
+        mistake()
+
+
 def mistake() -> None:
     raise ValueError("a mistake of the script")
 

@@ -17,6 +17,7 @@ _END_DELAY = 2.0  # seconds by which the end of a process may follow what its pe
 _CRASH_DELAY = 0.25  # the same for one that a signal ended: its sockets are closed before its parent hears of it
 # The entries for ranks that ended well and were missed, for any that others waited for, and for the one that it was.
 _ENDED_EARLY, _LATE, _LATE_RANK = "ended-early", "late", "late-rank"
+_DIFFERENT_CALLS = "impi-calls"  # the entry for ranks that have called different collectives
 _PEER_CLOSED = "peer-closed"  # the entry for sockets of the script, over which it may talk to other ranks
 # The same for ranks that others waited for in the rendezvous, and the stages of a rank that has not been there.
 _RENDEZVOUS, _ABSENT, _STAGES_BEFORE = "rendezvous", "rendezvous-absent", ("", "start", hooks.PYTHON, hooks.TORCH)
@@ -98,6 +99,9 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
     elif match is None and not first.evidence.exceptions and first.rank.abort is None:
         known = (*(each.match for each in others if each is not first), launcher)
         match = next((other for other in known if other and not other.known.symptom), None)
+    elif match is None:  # it may have failed on what MPI gave it of another collective
+        matches = (each.match for each in others if each is not first)
+        match = next((other for other in matches if other and other.known.code == _DIFFERENT_CALLS), None)
     failed.remove(first.rank)
     return Cause((first.rank, *failed), _add_host(match, ranks) if match else None)
 

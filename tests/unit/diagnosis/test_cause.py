@@ -167,6 +167,15 @@ def test_what_others_failed_of_is_not_reported_of_a_rank_that_raised_something_u
     assert judge(failed(0, 5.0, "KeyError: 1"), failed(1, 5.1, DISK), output=output) == ([0, 1], None)
 
 
+def test_a_rank_that_failed_on_what_another_collective_gave_it_is_explained_by_the_one_that_knows() -> None:
+    calls = "allreduce #14 of 108 bytes at a.py:8 on rank 0, allgather #14 at a.py:11 on rank 1"
+    knows = f"ImpiError: impi: allreduce #14: the ranks called different collectives: {calls}; rank 1 ended"
+    garbage = failed(1, 5.0, "RuntimeError: Storage size calculation overflowed with sizes=[4426542110440776076]")
+    assert judge(failed(0, 6.0, knows), garbage) == ([1, 0], "impi-calls")
+    assert diagnose(failed(0, 6.0, knows), garbage).title.endswith(calls)
+    assert judge(failed(0, 6.0, knows), failed(1, 5.0, DISK)) == ([1, 0], "disk")
+
+
 def test_for_a_rank_that_says_nothing_the_others_speak_and_then_the_launcher() -> None:
     assert judge(failed(0, 5.0), failed(1, 5.1, PEER), failed(2, 5.2, DISK)) == ([0, 1, 2], "disk")
     assert judge(failed(0, 5.0), output="There are not enough slots available in the system") == ([0], "openmpi-slots")
