@@ -277,8 +277,11 @@ class Worlds:
     @quietly
     def note_end(self, error: BaseException) -> None:
         """Has mpi4py end the whole job, as ``python -m mpi4py`` does after an exception: MPI_Finalize waits for ranks
-        that wait for it."""
+        that wait for it. Not where another finalises, as impi, whose ranks learn from each other why they end."""
         mpi: Any = sys.modules.get("mpi4py.MPI")
+        rc: Any = sys.modules.get("mpi4py.rc")
+        if rc and rc.finalize is False:
+            return
         if mpi and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() > 1:
             __import__("mpi4py.run").run.set_abort_status(error)  # of mpi4py 3.0 and later
 

@@ -101,6 +101,20 @@ def test_mpi_that_is_initialised_later_counts_and_one_that_is_alone_is_reported_
     assert run(tmp_path / "c", "from mpi4py import MPI", MPI_SIZE="1") == [alone(0, ("mpi", "", ""))]
 
 
+@pytest.mark.parametrize("finalize", [None, False])
+def test_mpi4py_ends_the_job_of_a_rank_that_ends_unless_another_finalises(
+    tmp_path: Path, finalize: bool | None
+) -> None:
+    """The ranks of impi learn from each other why they end; the others were aborted before they could say it."""
+    files = {
+        "mpi4py/__init__": "from . import rc",
+        "mpi4py/rc": f"finalize = {finalize}",
+        "mpi4py/run": f"def set_abort_status(error): open({str(tmp_path / 'aborted')!r}, 'w')",
+    }
+    run(tmp_path, "import sys; from mpi4py import MPI; sys.exit(0)", files=files)
+    assert (tmp_path / "aborted").exists() is (finalize is None)
+
+
 def test_mpi_that_impi_has_loaded_is_no_exchange_before_its_group_is_used(tmp_path: Path) -> None:
     """Ranks that trained alone with a group of impi ended well without a word, and over Gloo were reported."""
     files = {"impi_torch/__init__": "def load():\n    from mpi4py import MPI\n"}
