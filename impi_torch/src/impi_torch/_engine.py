@@ -54,6 +54,7 @@ MOVED = 50e-6  # seconds; a poll that takes longer has moved data, which is no l
 SPIN = 64  # looks at a short operation that the caller waits for, before it is treated like others
 SLACK = 1000  # nanoseconds by which the kernel may make our naps longer (50000 by default)
 FAREWELL = 0.2  # seconds between two looks of a rank that is done, whether another has failed
+WORDS = 2 * SLOW  # seconds that a rank which failed stays, so that those who wait for it can say what they know
 LINGER = 1.0  # seconds that a rank with a timeout stays, so that the others can read where it stood
 
 
@@ -90,8 +91,12 @@ class Group(Protocol):
     def say_left(self, why: str = "") -> None:
         """Tell the other ranks that this process leaves; `why` where it failed."""
 
+    @property
+    def has_peers(self) -> bool:
+        """Whether it has other members, which may wait for this one."""
+
     def failed(self) -> bool:
-        """Whether some rank said that it failed."""
+        """Whether another rank said that it failed."""
 
 
 class Work(TorchWork):
@@ -621,6 +626,8 @@ class Engine:
         if ended is not None:
             for group in self.groups:
                 group.say_left(ended.words)
+            if ended.of_script:
+                self._wait_for_words()
             with contextlib.suppress(OSError, ValueError):
                 sys.stdout.flush()
                 print(f"impi: rank {MPI.COMM_WORLD.Get_rank()} ended with {ended.words}", file=sys.stderr, flush=True)
@@ -659,6 +666,13 @@ class Engine:
                     return False
             time.sleep(patience)
             patience = min(patience * 1.5, 0.01)
+
+    def _wait_for_words(self) -> None:
+        """Waits until another rank has said how it ends, too: it may know that the ranks called different collectives,
+        on the bytes of which this one failed. Whoever starts the ranks ends the others with this one."""
+        end = time.monotonic() + WORDS
+        while time.monotonic() < end and any(group.has_peers and not group.failed() for group in self.groups):
+            time.sleep(FAREWELL / 4)
 
     def _compare_calls(self, world: Any, last: Snapshot | None) -> str:
         """How this rank's collectives differ from those of the first rank, where they do. All ranks must call it."""

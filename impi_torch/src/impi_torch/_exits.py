@@ -10,7 +10,7 @@ from opcode import opname
 from types import FrameType
 from typing import Any, NoReturn
 
-from ._launch import finalises_itself, mpi
+from ._launch import ImpiError, finalises_itself, mpi
 
 INTERRUPTED = 130  # what shells make of SIGINT, by which Python ends itself then
 
@@ -21,6 +21,7 @@ class Ending:
 
     words: str
     status: int
+    of_script: bool = False  # an error of the script itself, rather than one that a group or a user raised
 
 
 class Exits:
@@ -51,7 +52,8 @@ class Exits:
             error = sys.last_value
             if not self._in_hook:
                 status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-            return Ending(f"{type(error).__name__}: {error}".rstrip(": ")[:500], status)
+            of_script = isinstance(error, Exception) and not isinstance(error, ImpiError)
+            return Ending(f"{type(error).__name__}: {error}".rstrip(": ")[:500], status, of_script)
         if self._main is None or returned(self._main) or not status:
             return None
         return Ending(f"exit status {status}", status)

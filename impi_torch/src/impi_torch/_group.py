@@ -222,12 +222,16 @@ class ImpiProcessGroup(ProcessGroup):
         different = describe_difference(snapshots, ended=False)
         return f"{different}; " if different else ""
 
+    @property
+    def has_peers(self) -> bool:
+        """Whether other members may wait for this one, which has met them."""
+        return self._size > 1 and self.seq > 0
+
     def failed(self) -> bool:
-        """Whether a member said that it failed."""
+        """Whether another member said that it failed."""
+        others = [f"left/{member}" for member in range(self._size) if member != self._rank]
         with contextlib.suppress(RuntimeError):
-            for member in range(self._size):
-                if self.store.check([f"left/{member}"]) and self.store.get(f"left/{member}").partition(b" ")[2]:
-                    return True
+            return any(self.store.check([key]) and self.store.get(key).partition(b" ")[2] for key in others)
         return False
 
     def describe_collective(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class KnownError(Record):
     signal: int = 0
     command: str = ""
     symptom: bool = False
+    vague: bool = False  # the exception that this one names as its cause comes before it, where it is known
     names: Mapping[str, str] = field(default_factory=dict)  # words of the message → those to say instead
     more: str = ""  # added to `why`
     circumstances: Mapping[str, "KnownError"] = field(default_factory=dict)  # the entry in each, the first counts
@@ -63,7 +64,8 @@ def parse_known_errors(tables: Sequence[Table], packages: Mapping[str, str]) -> 
 def match_evidence(errors: KnownErrors, evidence: Evidence) -> ErrorMatch | None:
     """Returns what the strongest of this evidence is known as; weaker evidence never decides instead of it."""
     if evidence.exceptions:
-        return next(filter(None, (_search(errors, raised) for raised in evidence.exceptions)), None)
+        matches = [match for raised in evidence.exceptions if (match := _search(errors, raised))]
+        return next((match for match in matches if not match.known.vague), next(iter(matches), None))
     for known in errors:
         ended_so = evidence.signal and known.signal == evidence.signal
         if ended_so and (known.raised_in is None or known.raised_in.search(evidence.crash)):

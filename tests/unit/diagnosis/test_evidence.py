@@ -48,6 +48,9 @@ def name_error(rank: RankOutcome) -> str | None:
                        "Original " + HANDLED + DURING + "Traceback (most recent call last):\n"
                        '  File "/home/u/data.py", line 3, in __getitem__\n'
                        "KeyError: 'x'\n"), None),
+        *((RAISED.format(f"RuntimeError: DataLoader worker (pid 7) is killed by signal: {signal}. \n") + CAUSE
+           + RAISED.format("RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly\n"), code)
+          for signal, code in (("Killed", "sigkill"), ("Bus error", "shm"), ("Aborted", "dataloader-ended"))),
         # what the code of the script says is not what was raised
         (RAISED.replace("main()", 'raise OSError("No space left on device")').format("ValueError: no\n"), None),
         ("  + Exception Group Traceback (most recent call last):\n"
