@@ -494,6 +494,21 @@ def test_a_run_that_lost_a_host_ends_with_the_same_run_without_it() -> None:
     assert shown == ["hint       why it is lost: ipexctl doctor -f lab/hosts; without it:", shlex.join(command)]
 
 
+@pytest.mark.parametrize(("silent_at", "named"), [(101.0, "a"), (150.0, "b")])
+def test_a_head_that_this_machine_and_all_hosts_lost_at_once_is_what_was_lost(silent_at: float, named: str) -> None:
+    lost = e.HostFailed(Failure("b", Kind.LOST, "lost (no sign of life for 30 s)", code="lost"))
+    moments = [
+        (90.0, STARTED), (90.0, RUN), (90.0, e.RankStage(0, "a", "torch", 90.0)),
+        (111.0, e.HostSilent("a", 11.0)), (171.0, e.HostSilent("a", 0.0)),
+        (171.1, e.HostSilent("b", 11.0, silent_at + 11)), (171.1, lost),
+        (171.2, end(0, None, cause="stopped")), (171.2, e.RunEnded("r1", "lost", "b is lost")),
+        (171.3, e.Ended("run", Exit.OK)),
+    ]  # fmt: skip
+    report = fold([Stamped(at, event) for at, event in moments])
+    assert report.exit is Exit.LOST
+    assert of_run(report).lost_hosts == (named,)
+
+
 def test_an_install_for_the_run_of_some_hosts_says_how_all_get_it() -> None:
     lost = end(2, 1, 50.0, error="ModuleNotFoundError: No module named 'tabulate'")
     started = e.Started("run", "train.py", HOSTS, selection_flags=("-f", "lab/hosts", "--limit", "a,b"))

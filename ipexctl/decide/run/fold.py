@@ -13,7 +13,7 @@ from ipexctl.decide.run.unusual import UnusualReader
 from ipexctl.model import events as e
 from ipexctl.model import run_state as rs
 from ipexctl.model.answers import get_answer_kind
-from ipexctl.model.errors import Kind
+from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.reports import HostStep, LostLoss, StallPlace
 from ipexctl.model.text import format_all_ranks, format_ranks
 
@@ -32,6 +32,7 @@ _NOTICE_LIMIT = 10_000  # failures of the hosts, warnings, and hosts of which so
 _SAMPLES_LIMIT = 100  # looks at where the ranks of a slow run stand
 _CANDIDATES_LIMIT = 1000  # launches of a study, which are compared anew after each
 _STAGES_LIMIT = 64  # of one rank in an attempt; there are eight
+_SAME_CUT = 15.0  # seconds between two silences of one cause: signs of life come every few seconds
 _NEVER_EXCUSED = (Kind.UNREACHABLE, Kind.RESIDUE, Kind.RECORD)
 _POSITIONS = ("step", "steps")  # where a rank is, no figure by themselves
 _MOMENTARY = ("memory", "swap", "celsius", "mhz", "rank memory")  # samples of one moment, not rates
@@ -136,10 +137,13 @@ class RunFold:
                         rank.at, rank.line = at, event.line or rank.line
                     attempt.failed = attempt.failed or (rank if rank.result == "failed" else None)
             case e.HostSilent(host=host, seconds=seconds):
-                since = (min(event.at or at, at) if attempt.late else at) - seconds
+                head = attempt.started.head
+                delay = 0.0 if attempt.late else self.state.run.delays.get(head, at - event.at)
+                since = (min(event.at + delay, at) if event.at else at) - seconds
                 attempt.silent[host] = min(attempt.silent.get(host, since), since)
-                if host == attempt.started.head and not event.at:  # it is not the head who says so
+                if host == head and not event.at:  # it is not the head who says so
                     attempt.unheard_since = attempt.silent[host] if seconds else None
+                    attempt.cut_at = attempt.silent[host] if seconds else attempt.cut_at
                 if not seconds:
                     del attempt.silent[host]
             case e.BackendChosen(backend=backend):
@@ -221,11 +225,23 @@ class RunFold:
         failure, attempt, failures = event.failure, self.state.last_attempt, self.state.failures
         if len(failures) >= _NOTICE_LIMIT and any(each.kind is failure.kind for each in failures):
             return  # the exit code needs one of each kind
-        failures.append(failure)
+        failures.append(self._blame_head(failure) if attempt else failure)
         if failure.host:
             self._work_on(failure.host).failure = failure
         if attempt and failure.kind is Kind.LOST and failure.host in attempt.started.ranks:
             attempt.lost.setdefault(failure.host, (attempt.silent.get(failure.host, at), failure.what))
+
+    def _blame_head(self, failure: Failure) -> Failure:
+        """Returns the failure as the head's own where the head lost a host in the moment in which this machine lost it:
+        then it is the head's network that was away."""
+        attempt = self.state.run.attempts[-1]
+        silent, head = attempt.silent.get(failure.host), attempt.started.head
+        if failure.kind is not Kind.LOST or silent is None or attempt.cut_at is None:
+            return failure
+        if abs(silent - attempt.cut_at) > _SAME_CUT:
+            return failure
+        what = f"lost its network: neither {failure.host} nor this machine heard of it"
+        return replace(failure, host=head, what=what)
 
     def _add_message(self, event: e.Message) -> None:
         attempt = self.state.last_attempt

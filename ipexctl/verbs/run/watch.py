@@ -364,7 +364,7 @@ class RunWatcher:
             return
         if frame.kind == LOST:
             self.disconnected, self.lost_at = True, time.time()
-            goes_on = "" if self.ending else ", the run goes on"
+            goes_on = "" if self.ending else ", the run may go on"  # unless the head's own network is away
             text = f"connection lost ({frame.data.decode()}){goes_on}; reconnecting"
             yield e.Message(text, "warning", head, "disconnected")
         elif frame.kind == SILENT:
