@@ -747,6 +747,7 @@ def build_uv_environment(tmp: str, cache: str, stall: float) -> Dict[str, str]:
         "UV_HTTP_TIMEOUT": str(int(max(1, stall / 3))),
         "UV_HTTP_RETRIES": "2",
         "NO_COLOR": "1",
+        "NETRC": os.devnull,  # its logins would go wherever a lock of somebody else leads; wheels have their own
     }
     proxies = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
     env.update({name: os.environ[name] for name in (*proxies, *map(str.upper, proxies)) if name in os.environ})

@@ -2,6 +2,7 @@
 
 import io
 import os
+import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ from ipexctl.model.stack import Index, Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import strip_credentials
 from ipexctl.model.wheels import Lock, Wheel
+from ipexctl.protocol.session import SessionError
+from ipexctl.remote.session.install import build_uv_environment, run_uv
 from ipexctl.verbs.common.probe import load_releases
 from ipexctl.verbs.install.install import choose_downloader
 from ipexctl.verbs.install.install_sessions import InstallJob
@@ -138,6 +141,25 @@ def test_a_wheel_gets_no_variable_and_no_login_by_what_it_requires(tmp_path: Pat
         with pytest.raises(UsageError):
             resolve_wheels(find_uv(), what, WheelTarget("3.11", "2.28"), read_pip_settings(environ, []))
     assert [line for line in asked if "/x" in line] == [f"/files/x-1.0-py3-none-any.whl?{VARIABLES} None"] * asked_for
+
+
+def test_uv_on_a_host_sends_no_login_of_the_accounts_netrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock file of somebody else named the address; where homes are shared, it is the user's own."""
+    asked = list[str]()
+
+    def want_login(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        asked.append(f"{handler.headers.get('Authorization')}")
+        return wheels.require_login(path, client, handler)
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".netrc").write_text("default login user password geheim\n")
+    with wheels.serving(wheels.Index([], want_login)) as theirs:
+        place = theirs.url.removesuffix("/simple")
+        argv = [find_uv().path, "pip", "install", "--no-deps", "--python", sys.executable, "--target", str(tmp_path)]
+        argv.append(f"x @ {place}/files/x-1.0-py3-none-any.whl")
+        with pytest.raises(SessionError):
+            run_uv(argv, build_uv_environment(str(tmp_path), str(tmp_path / "cache"), 10.0), None, 30.0, 60.0)
+    assert set(asked) == {"None"}
 
 
 def test_logins_come_from_the_index_urls_or_from_netrc(tmp_path: Path) -> None:
