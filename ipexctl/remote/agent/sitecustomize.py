@@ -387,9 +387,11 @@ def _install_hooks() -> None:
 
 
 def find_tightest_directory(error: "Any", trace: "Any") -> "Any":
-    """Returns where an exception meets a full disk, and the free bytes: of the files that its calls had in hand, and of
-    the current directory."""
+    """Returns where an exception meets a full disk, and the free bytes: of the files that its calls had in hand or that
+    are open, and of the current directory."""
     named, places = [getattr(error, "filename", None), "."], {}
+    opened = [os.path.realpath("/proc/self/fd/" + number) for number in os.listdir("/proc/self/fd")[:1000]]
+    named += [path for path in opened if os.path.isfile(path)]
     while trace is not None:
         named += trace.tb_frame.f_locals.values()
         trace = trace.tb_next

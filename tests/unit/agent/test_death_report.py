@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,19 @@ def test_what_a_command_wrote_that_failed_is_kept_where_the_script_captures_it(r
     script = f"import subprocess; subprocess.run(['ls', '/no/shard'], check=True, capture_output=True{text})"
     _, pid = ended(ranks, script)
     assert reported(ranks, 0, pid).traceback.splitlines()[-1].startswith("ls: cannot access '/no/shard'")
+
+
+def test_the_full_disk_of_a_file_that_was_open_is_named(
+    ranks: Path, tmp_path: Path, mount: Callable[[Path, str], None]
+) -> None:
+    """It was the one of the current directory: the exception of a write has no name of a file."""
+    (tmp_path / "small").mkdir()
+    mount(tmp_path / "small", "size=1m")
+    script = (
+        f"log = open({str(tmp_path / 'small/log')!r}, 'w')\nfor _ in range(9): log.write('x' * (1 << 19)); log.flush()"
+    )
+    _, pid = ended(ranks, script)
+    assert reported(ranks, 0, pid).room == (str(tmp_path / "small"), 0)
 
 
 def test_exceptions_of_helpers_fill_no_disk(ranks: Path) -> None:
