@@ -137,7 +137,9 @@ def parse_probe_answer(answer: bytes, nonce: str, *, limit: float = 10.0, cap: i
             unread[name] = why
         text = _decode_body(body, cap)
         if kind == "grep":
-            files |= _read_grep_lines(name, text)
+            parts = (line.partition(":") for line in text.splitlines())  # a path without any text exists
+            lines = group_pairs((path, content) for path, colon, content in parts if colon and path)
+            files |= {posixpath.join(name, path): "\n".join(content) + "\n" for path, content in lines.items()}
         elif kind == "file":
             files[name] = text
         elif (kind, name) == ("command", "left"):
@@ -216,10 +218,3 @@ def _find_body_fault(body: bytes, cap: int, *, cut: bool = False) -> str:
     if cut or len(body) >= cap:
         return f"malformed: longer than {cap >> 10} KiB: {start}"
     return f"malformed: not text: {start}" if b"\x00" in body else ""
-
-
-def _read_grep_lines(directory: str, text: str) -> dict[str, str]:
-    """Files from ``path:line`` lines; a path without any text is a path that exists."""
-    cut = (line.partition(":") for line in text.splitlines())
-    lines = group_pairs((path, content) for path, colon, content in cut if colon and path)
-    return {posixpath.join(directory, path): "\n".join(content) + "\n" for path, content in lines.items()}

@@ -104,7 +104,10 @@ def build_launch(
     cpus_alone = together and not any(map(accelerate.has_accelerator, facts.values()))
     settings = RunSettings(*known, rdma, ports.ranks, run, size, cpus_alone)
     nodes: list[NodePlan] = []
-    warnings = [*core_warnings, *isa_warnings, *_check_ports(task, backend)]
+    warnings = [*core_warnings, *isa_warnings]
+    own = {"gloo": "Gloo listens on any free port", "ccl": "oneCCL's KVS takes the first free port from 4096 on"}
+    if task.port_range and backend in own:  # of which no option names a port
+        warnings.append(Note("port-range", f"{own[backend]}; --port-range does not reach it"))
     for number, host in enumerate(run_hosts):
         node_ranks = [place for place in ranks if place.host == host.name]
         shared = list(machines.values()).count(machines[host.name]) > 1
@@ -219,13 +222,6 @@ def _plan_node(
         proxy_env=dialect.build_proxy_env(ProxyHost(run.hosts, host_runtime.directory, facts.user)),
         isa=facts.isa_level or "",
     ), [*warnings, *tuning_warnings, *(_check_ccl(run, host, host_runtime, ranks) if run.backend == "ccl" else ())]
-
-
-def _check_ports(task: Run, backend: str) -> tuple[Note, ...]:
-    """Warn of what listens outside of ``--port-range``: no option of it names a port."""
-    own = {"gloo": "Gloo listens on any free port", "ccl": "oneCCL's KVS takes the first free port from 4096 on"}
-    text = f"{own.get(backend)}; --port-range does not reach it"
-    return (Note("port-range", text),) if task.port_range and backend in own else ()
 
 
 def _check_ccl(

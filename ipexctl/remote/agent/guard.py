@@ -127,14 +127,6 @@ class Guard:
         if gone:
             self.proxies -= gone
             self.report(messages.ProxyEnded(self.missing))
-        self.report_helpers()
-        self.keeper.flush()
-        if not self.keeper.open or now - self.heard > lease:
-            return self.abort_run()
-        return True
-
-    def report_helpers(self) -> None:
-        """Passes on what those that work beside us have to say."""
         for helper in self.helpers:
             for message in helper.receive():
                 self.report(message)
@@ -142,6 +134,10 @@ class Guard:
         if self.carrier and not self.carrier.open:
             self.carrier = None
             self.report(NO_CARRIER)
+        self.keeper.flush()
+        if not self.keeper.open or now - self.heard > lease:
+            return self.abort_run()
+        return True
 
     def compute_pause(self, now: float) -> float:
         """Returns seconds until the next round, if nothing wakes us before. Once all ranks run, rounds may be rare

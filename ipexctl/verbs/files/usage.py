@@ -45,7 +45,11 @@ def show_usage(
         old = [place for place in places if place.kind == "project" and (place.changed or 0.0) < limit]
         for place in old:
             try:
-                stays = _remove_project(link, place.path, dry=dry)
+                words = (place.path, MANIFEST, RUNS, json.dumps(place.path)[1:-1], "dry" if dry else "")
+                command = build_script_command(
+                    "remove_project.sh", *words, begins="target_directory.sh", patience=_DISK_TIMEOUT
+                )
+                stays = printable(os.fsdecode(read_listing(link, command, 1)), 200)
             except LinkError as error:
                 if error.failure.kind is not Kind.STEP:
                     raise
@@ -113,10 +117,3 @@ def _list_places(link: Link) -> Iterator[UsedPlace]:
             )
             newest = max(entry.mtime for entry in tree.entries.values())
             yield UsedPlace(name, kind, path, sum(entry.size for entry in files.values()), float(newest), written)
-
-
-def _remove_project(link: Link, directory: str, *, dry: bool) -> str:
-    """Returns why it stays, or would, if it does. Raises `LinkError`."""
-    words = (directory, MANIFEST, RUNS, json.dumps(directory)[1:-1], "dry" if dry else "")
-    command = build_script_command("remove_project.sh", *words, begins="target_directory.sh", patience=_DISK_TIMEOUT)
-    return printable(os.fsdecode(read_listing(link, command, 1)), 200)

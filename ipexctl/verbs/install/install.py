@@ -281,19 +281,17 @@ def _plan_steps(job: InstallJob) -> Workflow[PlannedInstall]:
     envs = [fact.installed.marker for fact in job.facts.values() if fact.installed and fact.installed.marker]
     markers = {marker.id: marker for marker in envs}
     steps, unfit = planning.plan_install(job.stack, job.lock, job.venv, states, job.task.wheels_from, markers)
-    hint = (yield from _advise_place(job)) if unfit else None
+    hint: str | None = None
+    if unfit:  # where all hosts have room, if any host tells
+        asking = job.request([*job.sessions], "look for another place", "find_places", RoomyPlaces)
+        places = yield from run_nested(asking, lambda event: not isinstance(event, events.HostFailed))
+        roomy = [answer.places for answer in places.values()]
+        hint = planning.advise_place(roomy, job.lock) if roomy else None
     for failure in unfit:
         job.failed[failure.host] = replace(failure, hint=hint or failure.hint)
         yield events.HostFailed(job.failed[failure.host])
     yield events.Planned("install", steps.text)
     return PlannedInstall(steps, states, tool, addresses)
-
-
-def _advise_place(job: InstallJob) -> Workflow[str | None]:
-    """Where all hosts have room for the environment; None where no host tells."""
-    asking = job.request([*job.sessions], "look for another place", "find_places", RoomyPlaces)
-    places = yield from run_nested(asking, lambda event: not isinstance(event, events.HostFailed))
-    return planning.advise_place([answer.places for answer in places.values()], job.lock) if places else None
 
 
 def _change_hosts(job: InstallJob, planned: PlannedInstall) -> Workflow[InstallOutcome]:
