@@ -152,6 +152,14 @@ def is_writable_by_all(directory: Path) -> bool:
         return False
 
 
+def refuse_planted(path: Path) -> None:
+    """Refuses what another user has put where everybody may: whoever named it in one word may have meant something
+    else of that name. Raises `UsageError`."""
+    if is_writable_by_all(path.parent) and path.lstat().st_uid not in {0, os.geteuid()}:
+        what = f"{printable(str(path), 300)} is another user's, in a directory that everyone can write to"
+        raise UsageError(what, hint="work in a directory of your own")
+
+
 def read_limited(path: Path, limit: int) -> tuple[bytes | str, int]:
     """Returns the bytes (up to one more than the limit) or the reason, and the mode. Looks before it opens, since
     opening a device can have effects; then looks again at what was really opened, which O_NONBLOCK keeps from waiting

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipexctl.act.inputs import expand_home, is_writable_by_all, read_input, read_variable_files
+from ipexctl.act.inputs import expand_home, is_writable_by_all, read_input, read_variable_files, refuse_planted
 from ipexctl.data import read_data
 from ipexctl.decide import parsing
 from ipexctl.decide.parsing.dialects import write_list_entry
@@ -258,7 +258,10 @@ def _resolve_path(path: str, start: Path, place: str = "") -> Path:
 def _find_playbook(path: str, cwd: Path) -> str:
     """Returns the path of a playbook. A word without a directory and an ending that is no file names a bundled one.
     Raises `UsageError`."""
-    if not path or os.sep in path or path.endswith((".yaml", ".yml")) or (cwd / path).exists():
+    if not path or os.sep in path or path.endswith((".yaml", ".yml")):
+        return path
+    if (cwd / path).exists():
+        refuse_planted(cwd / path)
         return path
     from difflib import get_close_matches
 

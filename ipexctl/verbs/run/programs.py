@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.context import Context, run_on_hosts
+from ipexctl.act.inputs import refuse_planted
 from ipexctl.decide.launch.environment import SYSTEM_PATH
 from ipexctl.decide.launch.programs import FIND_MODULE, FIND_PROGRAM, Start, find_linked_mpi
 from ipexctl.decide.releases.runtime import Runtime, build_runtime
@@ -21,10 +22,12 @@ _TIMEOUT = 20.0  # seconds: the first start of an interpreter from a cold networ
 
 def find_local_module(name: str, project: Project) -> Path | None:
     """Returns the file that ``-m`` starts, below the current directory or one of the project's that is on the ranks'
-    path; None if there is none."""
-    for base in (directory.joinpath(*name.split(".")) for directory in _list_import_directories(project)):
+    path; None if there is none. Raises `UsageError` for one that another user has put where everybody may."""
+    for directory in _list_import_directories(project):
+        base = directory.joinpath(*name.split("."))
         for file in (base / "__main__.py", base.with_name(f"{base.name}.py")):
             if file.is_file():
+                refuse_planted(directory / file.relative_to(directory).parts[0])
                 return file
     return None
 

@@ -20,6 +20,8 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.plays import Play
 from ipexctl.model.tasks import Install, Run
 from ipexctl.verbs.common.select import Permits, read_playbook, select_hosts, select_play_hosts
+from ipexctl.verbs.files.project import Project
+from ipexctl.verbs.run.programs import find_local_module
 from ipexctl.verbs.run.replay import find_saved_run
 from tests.tables import read_table
 
@@ -191,6 +193,31 @@ def test_a_hostfile_found_where_anyone_can_write_is_ignored(tmp_path: Path) -> N
         chosen(tmp_path)
     assert "./hostfile is ignored" in str(caught.value)
     assert chosen(tmp_path, hostfile="hostfile") == ("n1",)
+    tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize("name", ["demo", "trl/sft.py"])
+def test_what_another_user_puts_where_everyone_may_is_not_taken_for_what_comes_with_us_or_the_environment(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`play demo` and `run -m trl.sft` in /tmp: both ran on the hosts as the user."""
+    monkeypatch.chdir(tmp_path)
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text("steps: [{doctor: }]\n")
+
+    def take() -> object:
+        if name == "demo":
+            return read_playbook("demo", environ={}, cwd=tmp_path)
+        return find_local_module("trl.sft", Project(tmp_path))
+
+    tmp_path.chmod(0o1777)
+    assert take()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    for path in (Path(name), *Path(name).parents[:-1]):
+        if path.stat().st_uid == 0:
+            os.chown(path, 12346, -1)
+    with pytest.raises(UsageError, match="is another user's, in a directory that everyone can write to"):
+        take()
     tmp_path.chmod(0o700)
 
 
