@@ -12,7 +12,7 @@ from rich.text import Text
 from ipexctl.model.errors import advise, complete_hint
 from ipexctl.model.harmless import find_harmless, read_harmless
 from ipexctl.model.run_state import RankState, RunState
-from ipexctl.model.text import format_clock, format_cpus, format_ranks, format_size, group_pairs, pluralize
+from ipexctl.model.text import format_clock, format_cpus, format_ranks, format_size, group_pairs, join_names, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.frame_lines import draw_rule, draw_sparkline, fill_cells, fit_bar, justify_ends, make_row
 from ipexctl.show.rank_log import format_line
@@ -102,7 +102,10 @@ def _draw_verdict(state: RunState, width: int, most: int, now: float) -> list[Te
         return []
     lost = (attempt.lost_loss.text,) if attempt.lost_loss else ()
     separate = (*lost, *((attempt.separate.text, *attempt.separate.causes) if attempt.separate else ()))
-    stall = attempt.stall.list_lines(now) if attempt.stall else ()
+    stall = attempt.stall.list_lines(now) if attempt.stall and not attempt.lost else ()
+    if stall and attempt.silent and attempt.unheard_since is None:  # what is known of its ranks is of before
+        silent = _format_age(now - min(attempt.silent.values()))
+        stall = (f"no sign of life from {join_names([*attempt.silent], 3)} for {silent}: the others may wait for it",)
     end = "end it: Ctrl-C"
     if attempt.stall and attempt.stall.event.limit:
         left = max(attempt.stall.event.limit - attempt.stall.measure_silence(now), 0.0)

@@ -303,6 +303,15 @@ def test_a_host_without_a_sign_of_life_is_counted_in_its_row_and_nowhere_else() 
     assert [line for line in lines if line.startswith("b: no sign")] == []
 
 
+def test_a_stall_beside_a_host_without_a_sign_of_life_names_that_host_until_it_is_lost() -> None:
+    silent = [*STALLED, e.HostSilent("b", 66.0)]
+    lines = drawn(watch(streams.stamp(silent)), 120)
+    assert lines[1] == "▌ no sign of life from b for 66 s: the others may wait for it"
+    assert "are silent" not in "".join(lines)
+    lost = e.HostFailed(Failure("b", Kind.LOST, "lost (no sign of life for 30 s)", code="lost"))
+    assert "▌" not in "".join(drawn(watch(streams.stamp([*silent, lost])), 120))
+
+
 def test_ranks_that_have_not_met_stay_in_the_frame_until_they_do() -> None:
     separate = e.WorldsCompared(SeparateWorlds("never-met", {"1": 4}, "the ranks have not met", ("for this reason",)))
     lines = drawn(watch(streams.stamp([STALLED[0], separate])))
