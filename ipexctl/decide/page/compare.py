@@ -226,21 +226,22 @@ def _join_numbers(numbers: Sequence[int]) -> str:
 def _list_variables(page: RunPage) -> dict[str, str]:
     """The variables of the ranks; the ids of the run and of its environment, which differ for each, are left out of
     their values. The launch names the environment, also to those who attached to the run and know no facts."""
-    planned = page.launch.hosts.values() if page.launch else ()
-    ids = {found[1] for host in planned if (found := _ENVIRONMENT.search(host.python))}
+    planned = page.launch.hosts if page.launch else {}
+    ids = {name: found[1] for name, host in planned.items() if (found := _ENVIRONMENT.search(host.python))}
 
-    def shorten(value: str) -> str:
-        for environment in ids:
-            value = value.replace(environment, "ENVIRONMENT")
+    def shorten(value: str, host: str) -> str:
+        if host in ids:
+            value = value.replace(ids[host], "ENVIRONMENT")
         return value.replace(page.run, "RUN")
 
     values = {}
     for name, hosts in page.variables.items():
         if name == "IPEXCTL_BACKEND":  # the planned one; that in use is compared
             continue
-        values[name] = _join_values(group_pairs((shorten(value), host) for host, (value, _) in hosts.items()))
+        values[name] = _join_values(group_pairs((shorten(value, host), host) for host, (value, _) in hosts.items()))
     if page.launch:
-        values |= {f"{name} (launcher)": shorten(value) for name, value in page.launch.mpiexec_env.items()}
+        head = next(iter(planned), "")
+        values |= {f"{name} (launcher)": shorten(value, head) for name, value in page.launch.mpiexec_env.items()}
     return values
 
 
