@@ -218,7 +218,7 @@ def _describe_row(row: RankRow) -> str:
     notes = [(span.begin, f"{span.text} for {format_duration(span.end - span.begin)}") for span in waits]
     notes += [(mark.at, mark.text) for mark in row.marks]
     texts = [f"{format_clock(at)} {clean(text)}" for at, text in sorted(notes)]
-    return "; ".join([*texts, *([row.straggles] if row.straggles else [])])
+    return "; ".join([*texts, *([clean(row.straggles)] if row.straggles else [])])
 
 
 def _list_hosts(hosts: Iterable[tuple[str, Facts | None, str]]) -> list[tuple[str, ...]]:
