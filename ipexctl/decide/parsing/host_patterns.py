@@ -23,7 +23,11 @@ def limit_inventory(inventory: Inventory, text: str, source: str = "--limit") ->
     ``!piece`` takes away, ``&piece`` keeps only what is also there. Only ``!pieces``: all but those. Raises
     `UsageError` for a name that no host or group has, with the nearest ones, and when no host is left."""
     problems = InputErrors(source)
-    index = _index_names(inventory)
+    # By every word that names hosts: names and addresses in lower case, groups as they are.
+    index: dict[str, set[str]] = {"all": set(inventory.names)}
+    for host in inventory:
+        for word in (host.name.lower(), host.address.lower(), *host.groups):
+            index.setdefault(word, set()).add(host.name)
     pieces: list[str] = []
     for item in map(str.strip, _ITEM.findall(text)):  # a known IPv6 address stays whole
         parts = [item] if item.lstrip("!&").lower() in index else map(str.strip, _PIECE.findall(item))
@@ -51,15 +55,6 @@ def limit_inventory(inventory: Inventory, text: str, source: str = "--limit") ->
     limit = ",".join(host.name for host in hosts) if inventory.limit else text
     others = (*inventory.left_out, *(host for host in inventory if host.name not in left))
     return replace(inventory, hosts=hosts, limit=limit, left_out=others)
-
-
-def _index_names(inventory: Inventory) -> dict[str, set[str]]:
-    """Every word that names hosts (names and addresses in lower case, groups as they are), and the hosts it names."""
-    index: dict[str, set[str]] = {"all": set(inventory.names)}
-    for host in inventory:
-        for word in (host.name.lower(), host.address.lower(), *host.groups):
-            index.setdefault(word, set()).add(host.name)
-    return index
 
 
 def _match_piece(index: Mapping[str, set[str]], piece: str, origin: Origin, problems: InputErrors) -> set[str]:

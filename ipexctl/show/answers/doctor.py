@@ -95,7 +95,10 @@ def _draw_hosts(width: int, groups: Mapping[tuple[str, ...], list[str]]) -> Iter
     space = 1 if width < 100 else 2
     if _measure([(_format_group_names(names).plain, *_mark(row, most)) for row, names in rows], space) > width:
         for row, names in rows:
-            yield from _list_facts(names, _mark(row, most))
+            yield Line(text((phrases.format_hosts(names, most=3), STRONG)), 2)
+            cpu, cores, memory, system, python, stack = (" · ".join(cell.split("\n")) for cell in _mark(row, most))
+            for facts in (cpu, f"{cores} cores · {memory}", system, f"Python {python}", f"stack: {stack}"):
+                yield Line(text(f"  {facts}"), 4)
         return
     table = Table(box=None, padding=(0, space, 0, 0), pad_edge=False, header_style=QUIET)
     for name in _COLUMNS:
@@ -111,14 +114,6 @@ def _measure(rows: Sequence[Sequence[str]], space: int) -> int:
     columns = zip(_COLUMNS, *rows, strict=True)
     widths = [max(phrases.count_cells(line) for cell in column for line in cell.split("\n")) for column in columns]
     return sum(widths) + space * (len(widths) - 1)
-
-
-def _list_facts(names: Sequence[str], cells: Sequence[str]) -> Iterator[RenderableType]:
-    """The same where a table has no room: the facts of a kind of host below its names."""
-    yield Line(text((phrases.format_hosts(names, most=3), STRONG)), 2)
-    cpu, cores, memory, system, python, stack = (" · ".join(cell.split("\n")) for cell in cells)
-    for facts in (cpu, f"{cores} cores · {memory}", system, f"Python {python}", f"stack: {stack}"):
-        yield Line(text(f"  {facts}"), 4)
 
 
 def _mark(row: Sequence[str], most: Sequence[str] | None) -> list[str]:

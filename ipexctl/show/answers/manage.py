@@ -21,24 +21,20 @@ def format_answer(value: PsAnswer | RankStacksAnswer | StopAnswer | ReapAnswer) 
         case PsAnswer():
             return format_runs(value)
         case RankStacksAnswer():
-            return format_stacks(value)
+            # Which ranks are where, and of each place the stack of one rank, innermost first.
+            items: list[RenderableType] = [Line(text(line), _measure_label(line)) for line in value.summary]
+            items = items or [text("no rank answered")]
+            for place in value.places:
+                if place.frames:
+                    items += ["", text((format_ranks(place.ranks), STRONG), f" on {phrases.format_hosts(place.hosts)}")]
+                    items += [Line(text("  ", frame), 4) for frame in place.frames]
+            return items
         case StopAnswer():
             reason = format_any_answer({"run": value.run, "reason": value.reason})
             output = [labelled("output", value.next, copied=True)] if value.next else []
             return [*reason, *format_cleanup_proof(value), *output]
         case ReapAnswer():
             return [*format_any_answer({"removed": value.removed}), *format_cleanup_proof(value)]
-
-
-def format_stacks(value: RankStacksAnswer) -> list[RenderableType]:
-    """Where ranks stand: which are where, and of each place the stack of one rank, innermost first."""
-    items: list[RenderableType] = [Line(text(line), _measure_label(line)) for line in value.summary]
-    items = items or [text("no rank answered")]
-    for place in value.places:
-        if place.frames:
-            items += ["", text((format_ranks(place.ranks), STRONG), f" on {phrases.format_hosts(place.hosts)}")]
-            items += [Line(text("  ", frame), 4) for frame in place.frames]
-    return items
 
 
 def _measure_label(line: str) -> int:

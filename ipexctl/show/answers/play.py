@@ -1,7 +1,5 @@
 """The screens of ``play``, and of the step ``command``."""
 
-from collections.abc import Sequence
-
 from rich.console import RenderableType
 
 from ipexctl.model.answers import play as answers
@@ -13,32 +11,20 @@ from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, Line, Part, outcome, 
 
 
 def format_answer(value: answers.PlayAnswer | answers.PlayListAnswer | answers.CommandAnswer) -> list[RenderableType]:
-    match value:
-        case answers.PlayAnswer():
-            return format_play_steps(value.steps, dry=bool(value.dry))
-        case answers.PlayListAnswer():
-            return format_any_answer({"steps": to_json(value.list_)})
-        case answers.CommandAnswer():
-            return format_command_outputs(value.hosts)
-
-
-def format_play_steps(rows: Sequence[answers.PlayedStep], *, dry: bool = False) -> list[RenderableType]:
-    """How each step of a play ended; in a dry run nothing was done."""
+    """How each step of a play ended (in a dry run nothing was done), its list, or what a command wrote on each host."""
     items: list[RenderableType] = []
-    for row in rows:
-        mark: Part = ("✗ ", BAD) if row.exit else ("- ", QUIET) if row.exit is None or dry else ("✓ ", GOOD)
-        words = [f"exit {row.exit}"] if row.exit else []
-        words += [row.note] if row.note else ["not begun"] if row.exit is None else []
-        items.append(Line(text(mark, row.step, (f"  {', '.join(words)}" if words else "", QUIET)), 2))
-    return items
-
-
-def format_command_outputs(rows: Sequence[answers.CommandOutput | answers.FailedCommand]) -> list[RenderableType]:
-    """What a command wrote on each host; hosts where it wrote the same share an entry."""
-    outputs = group_pairs(
-        ((row.status, row.out, row.err), row) for row in rows if isinstance(row, answers.CommandOutput)
-    )
-    items: list[RenderableType] = []
+    if isinstance(value, answers.PlayListAnswer):
+        return format_any_answer({"steps": to_json(value.list_)})
+    if isinstance(value, answers.PlayAnswer):
+        for step in value.steps:
+            done = step.exit is not None and not value.dry
+            mark: Part = ("✗ ", BAD) if step.exit else ("✓ ", GOOD) if done else ("- ", QUIET)
+            words = [f"exit {step.exit}"] if step.exit else []
+            words += [step.note] if step.note else ["not begun"] if step.exit is None else []
+            items.append(Line(text(mark, step.step, (f"  {', '.join(words)}" if words else "", QUIET)), 2))
+        return items
+    rows = [row for row in value.hosts if isinstance(row, answers.CommandOutput)]
+    outputs = group_pairs(((row.status, row.out, row.err), row) for row in rows)  # the same share an entry
     for (status, *output), group in outputs.items():
         names = phrases.format_hosts(row.host for row in group)
         names += f" ({len(group)})" if len(group) > 1 else ""
