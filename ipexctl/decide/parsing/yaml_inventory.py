@@ -54,7 +54,12 @@ def read_node(node: Node, problems: InputErrors) -> HostTree:
         for name, body in _list_pairs(tree, node):
             if name.text != "_meta":
                 _read_group(tree, name, body)
-        _read_meta(tree, node.get("_meta"))
+        meta = node.get("_meta")  # of ``ansible-inventory --list``: variables of hosts that the groups name
+        hosts = meta.get("hostvars") if isinstance(meta, Map) else None
+        if isinstance(hosts, Map):
+            _read_hosts(tree, hosts, "")
+        elif meta is not None:
+            problems.add(meta.origin, "_meta must hold the mapping hostvars")
     elif isinstance(node, Seq):
         _read_hosts(tree, node, "")
     else:
@@ -108,15 +113,6 @@ def _read_children(tree: HostTree, value: Node, group: Group) -> None:
     for child, body in children:
         group.children[child.text] = child.origin
         _read_group(tree, child, body)
-
-
-def _read_meta(tree: HostTree, node: Node | None) -> None:
-    """``_meta: {hostvars: …}`` of ``ansible-inventory --list``: the variables of hosts that the groups name."""
-    hosts = node.get("hostvars") if isinstance(node, Map) else None
-    if isinstance(hosts, Map):
-        _read_hosts(tree, hosts, "")
-    elif node is not None:
-        tree.problems.add(node.origin, "_meta must hold the mapping hostvars")
 
 
 def _read_hosts(tree: HostTree, value: Node, group: str) -> None:

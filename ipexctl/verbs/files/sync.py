@@ -37,7 +37,7 @@ from ipexctl.model.trees import FileTree
 from ipexctl.protocol.paths import HUB
 from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.files.hub import find_snapshot
-from ipexctl.verbs.files.project import Project, compile_project_ignore, find_project, is_home_or_root, make_absolute
+from ipexctl.verbs.files.project import compile_project_ignore, find_project, is_home_or_root, make_absolute
 from ipexctl.verbs.files.relay import describe_change, relay_tree
 
 _STEP = "sync"
@@ -90,10 +90,14 @@ def sync(
 
 
 def _read_project(task: tasks.Sync, inventory: Inventory, context: Context) -> SyncSource:
-    if not make_absolute(task.source).exists():
+    source = make_absolute(task.source)
+    if not source.exists():
         raise UsageError(f"the source {printable(task.source, 200)} does not exist")
     project = find_project(task.source, task.project, task.exclude)
-    root = _find_source(task, project)
+    root = source if source.is_dir() else project.root  # of a script
+    if is_home_or_root(root):
+        reasons, hint = ["it is the home directory or the root directory"], "put the script into a directory of its own"
+        raise UsageError(f"{printable(str(root), 200)} would be copied to every host", reasons=reasons, hint=hint)
     part = "" if root == project.root else project.part
     excluded, own = compile_project_ignore(root, task.exclude), _find_own_paths(root, context)
     default, left_out = compile_ignore(DEFAULT), list[str]()
@@ -258,16 +262,6 @@ def _inspect_destination(link: Link, where: str) -> RemoteTree | Failure:
     except ValueError:
         what = f"malformed file list of {printable(where)} from the host"
         return Failure(link.host.name, Kind.STEP, what, code="malformed")
-
-
-def _find_source(task: tasks.Sync, project: Project) -> Path:
-    """Returns the directory to copy: the source itself, or the project of the script it names."""
-    source = make_absolute(task.source)
-    root = source if source.is_dir() else project.root
-    if is_home_or_root(root):
-        reasons, hint = ["it is the home directory or the root directory"], "put the script into a directory of its own"
-        raise UsageError(f"{printable(str(root), 200)} would be copied to every host", reasons=reasons, hint=hint)
-    return root
 
 
 def _is_other_process(pid: int) -> bool:
