@@ -48,6 +48,8 @@ def parse_python(text: str, mode: str = "exec") -> Any:
     """Returns the tree of a text, whose faults Python itself warns of on standard error: with a character of it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if sys.version_info < (3, 11):  # its `ast.parse` ends the process at an expression that is too deep
+            compile(text, "script", mode)
         return ast.parse(text, mode=mode)
 
 

@@ -47,6 +47,12 @@ def test_nothing_that_python_warns_of_in_a_script_is_printed() -> None:
         assert parse_script('x = "\\d\\\x1b"').body
 
 
+@pytest.mark.parametrize("text", ["1" + "+1" * 200_000, "a" + ".b" * 200_000, "return 1\na" + "()" * 200_000])
+def test_an_expression_of_any_depth_does_not_end_the_process(text: str) -> None:
+    """Python 3.10 ended with a segmentation fault."""
+    assert not parse_script(text).body
+
+
 def test_what_is_imported_whatever_happens_is_found_with_its_line() -> None:
     text = """\
 import os, json, tomllib
