@@ -148,7 +148,7 @@ def test_ranks_in_different_collectives_are_told_so(run: Run, case: str) -> None
     assert re.search(rf"the ranks called different collectives: {called}{{2}}", ended.err), ended.err
 
 
-def test_the_difference_is_told_where_a_rank_failed_on_what_another_collective_gave_it(run: Run) -> None:
+def test_the_difference_is_reported_where_a_rank_failed_on_what_another_collective_gave_it(run: Run) -> None:
     ended = run("faults", "mixed", ranks=2, mpi=("-disable-auto-cleanup",), IMPI_TEST_TIMEOUT=100, IPEXCTL_RUN="x")
     assert ended.code not in (0, 124)
     calls = r"broadcast #5 of 40 bytes at \S+:\d+ on rank 1, allreduce #5 of 40 bytes at \S+:\d+ on rank 0"

@@ -167,11 +167,11 @@ def find_cgroups(run: str) -> "List[str]":
 def list_directories(top: str) -> "List[str]":
     """Returns a directory and all below it, each before those that are in it; they may be deeper than Python's stack,
     which `os.walk` takes for each."""
-    found = [top]
-    for path in found:
+    directories = [top]
+    for path in directories:
         with suppress(OSError):
-            found += [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
-    return found
+            directories += [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+    return directories
 
 
 def join_cgroup(group: str) -> None:
