@@ -236,7 +236,7 @@ class Attempt:
     separate: SeparateWorlds | None = None
     silent: dict[str, float] = field(default_factory=dict)  # host without a sign of life → when the last one came
     unheard_since: float | None = None  # when the last sign came from the head to this machine; None while signs come
-    cut_at: float | None = None  # when the head last went out of this machine's sight
+    cut_at: float = 0.0  # when the head last went out of this machine's sight
     lost: dict[str, tuple[float, str]] = field(default_factory=dict)  # host → when, and what is reported of it
     lost_loss: LostLoss | None = None
     slowdown: Slowdown | None = None  # while it goes on

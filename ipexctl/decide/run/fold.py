@@ -235,10 +235,8 @@ class RunFold:
         """Returns the failure as the head's own where the head lost a host in the moment in which this machine lost it:
         then it is the head's network that was away."""
         attempt = self.state.run.attempts[-1]
-        silent, head = attempt.silent.get(failure.host), attempt.started.head
-        if failure.kind is not Kind.LOST or silent is None or attempt.cut_at is None:
-            return failure
-        if abs(silent - attempt.cut_at) > _SAME_CUT:
+        silent, head = attempt.silent.get(failure.host, inf), attempt.started.head
+        if failure.kind is not Kind.LOST or abs(silent - attempt.cut_at) > _SAME_CUT:
             return failure
         what = f"lost its network: neither {failure.host} nor this machine heard of it"
         return replace(failure, host=head, what=what)
