@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 from typer.testing import CliRunner
@@ -127,25 +128,35 @@ def test_an_option_behind_the_script_is_reported_and_left_to_it(
 
 
 @pytest.mark.parametrize(
-    ("line", "warned"),
-    [
-        ("{} t.py < input", True),
-        ("{} --stdin - t.py < input", False),
-        ("{} t.py < /dev/null", False),
-        ("echo 1 | {} t.py", False),
-        ("while read line; do {} t.py; done < input", False),
-    ],
+    ("words", "read", "warned"),
+    [((), 0, True), (("--stdin", "-"), 0, False), ((), 7, False)],
+    ids=["given", "wanted", "half-read"],
 )
-def test_a_file_on_standard_input_that_no_rank_reads_is_a_warning(tmp_path: Path, line: str, warned: bool) -> None:
-    (tmp_path / "t.py").touch()
+def test_a_file_on_standard_input_that_no_rank_reads_is_a_warning(
+    tmp_path: Path, words: tuple[str, ...], read: int, warned: bool
+) -> None:
+    """A loop of the shell that takes lines of a file leaves the next ones to its commands."""
     (tmp_path / "input").write_text("a line\nanother\n")
-    (tmp_path / "hostfile").write_text("node0 address=127.0.0.1 port=1\n")  # nobody listens there
-    script = line.format(shlex.join([sys.executable, "-m", "ipexctl", "run"]))
-    done = subprocess.run(
-        script, shell=True, cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True
-    )
-    assert done.returncode == 3
-    assert (b"standard input is a file" in done.stderr + done.stdout) is warned
+    with (tmp_path / "input").open("rb") as file:
+        file.seek(read)
+        assert is_warned_of_input(tmp_path, file, *words) is warned
+
+
+@pytest.mark.parametrize("stdin", [subprocess.DEVNULL, subprocess.PIPE])
+def test_what_is_no_file_on_standard_input_is_no_warning(tmp_path: Path, stdin: int) -> None:
+    assert not is_warned_of_input(tmp_path, stdin)
+
+
+def is_warned_of_input(place: Path, stdin: IO[bytes] | int, *words: str) -> bool:
+    (place / "t.py").touch()
+    (place / "hostfile").write_text("node0 address=127.0.0.1 port=1\n")  # nobody listens there
+    command = [sys.executable, "-m", "ipexctl", "run", *words, "t.py"]
+    with subprocess.Popen(
+        command, cwd=place, env={**os.environ, "HOME": str(place)}, stdin=stdin, stderr=subprocess.PIPE
+    ) as run:
+        messages = run.communicate(timeout=60)[1]
+    assert run.returncode == 3
+    return b"standard input is a file" in messages
 
 
 @pytest.mark.parametrize(
