@@ -38,11 +38,16 @@ def test_an_exception_that_ends_no_script_is_kept() -> None:
         (b"Exception in thread Thread-1 (save):\n", "in a thread"),
         (b"Exception ignored in atexit callback: <function save at 0x7f>\n", "at its exit"),
         (b"Error in atexit._run_exitfuncs:\n", "at its exit"),
+        (b"Task exception was never retrieved\nfuture: <Task finished name='Task-2'>\n", "in a task"),
+        (b"Process Process-1:1:\n", "in a process that it started"),
     ):
         later = (0, "err", b"Exception in thread T:\n" + trace.replace(b"no room", b"later"))
         assert feed((1, "err", head + trace), later).uncaught == (1, f"{where}: OSError: no room")
     assert not feed((1, "err", b"Exception ignored in: <function Pool.__del__>\n" + trace)).uncaught
     assert not feed((1, "err", trace)).uncaught
+    assert not feed((1, "err", b"Process group:\n  tp\nretried\n" + trace)).uncaught, "a line of the script's own"
+    stopped = b"Process Process-1:\n" + trace.replace(b"OSError: no room", b"KeyboardInterrupt")
+    assert not feed((1, "err", stopped)).uncaught
 
 
 def test_known_harmless_lines_are_counted_and_not_shown() -> None:

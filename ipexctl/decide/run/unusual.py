@@ -18,8 +18,13 @@ _UNUSUAL_WORDS = re.compile(_WORDS)
 _ODD_OR_KNOWN = re.compile(_WORDS + r"|\[Gloo\]|My guessed rank")
 _ROUTINE = re.compile(r"%\||\b(?:INFO|DEBUG)\b|^\[?I\d{4} ")  # bars and reports on standard error
 
-# What Python writes of an exception that ends no script: its process may end with 0.
-_BESIDE = re.compile(r"Exception in (thread )|Exception ignored in atexit|Error in atexit\._run_exitfuncs")
+# What Python writes of an exception that ends no script, which may end with 0.
+_BESIDE = {
+    "in a thread": re.compile(r"Exception in thread "),
+    "at its exit": re.compile(r"Exception ignored in atexit|Error in atexit\._run_exitfuncs"),
+    "in a task": re.compile(r"Task exception was never retrieved$"),
+    "in a process that it started": re.compile(r"Process \S.{0,100}:$"),  # of multiprocessing
+}
 
 # What differs between lines that mean the same: time stamps, addresses, process and rank numbers of loggers.
 _VARIABLE = re.compile(
@@ -61,12 +66,15 @@ class UnusualReader:
                 return
             entry = self._get_entry(line, rank)
             entry.more = max(entry.more, self._tracebacks.pop(rank))
-            if (where := self._beside.pop(rank, "")) and not self._state.uncaught:
+            where = self._beside.pop(rank, "")
+            if where and not self._state.uncaught and not line.startswith("KeyboardInterrupt"):
                 self._state.uncaught = rank, f"{where}: {printable(line.strip(), 120)}"
             self._heads[rank] = None
             return
-        if beside := _BESIDE.match(line):
-            self._beside[rank] = "in a thread" if beside[1] else "at its exit"
+        if beside := [where for where, pattern in _BESIDE.items() if pattern.match(line)]:
+            self._beside[rank] = beside[0]
+        elif not line.startswith("future: <Task"):
+            self._beside.pop(rank, "")
         head = self._heads.get(rank)
         code = find_harmless(line)
         if code is not None:

@@ -69,9 +69,8 @@ def take_signals_in_thread(fd: int) -> None:
 
 class Hooks(names.ModuleHooks):
     def __init__(self, directory: str, rank: str) -> None:
-        super().__init__(
-            {"torch.distributed": self.wrap_collectives, C10D: self.wrap_rendezvous, "threading": self.hook_threads}
-        )
+        hooks = {"threading": self.hook_threads, "multiprocessing.process": self.hook_joins}
+        super().__init__(dict(hooks, **{"torch.distributed": self.wrap_collectives, C10D: self.wrap_rendezvous}))
         self.base = os.path.join(directory, names.RANKS, rank)
         self.reached: "Any" = set()
         self.worlds: "Any" = None
@@ -165,6 +164,17 @@ class Hooks(names.ModuleHooks):
             before(args)
 
         module.excepthook = note
+
+    def hook_joins(self, module: "Any") -> None:
+        """Whoever waits for what a killed process was to do waits for ever, as a ``Pool`` that has started another."""
+
+        def note(args: "Any", _: "Any") -> None:
+            code = args[0].exitcode or 0
+            if code < 0 and code != -15:  # by which a pool ends its processes
+                error = ChildProcessError("killed by signal %d" % -code)
+                self.record_error(names.THREAD_ERROR, ChildProcessError, error, None, thread=args[0].name)
+
+        names.call_around(module.BaseProcess, "join", after=note)
 
     def record_error(self, ending: str, kind: "Any", value: "Any", trace: "Any", **fields: "Any") -> None:
         for _ in range(2):  # a handler of a signal may raise meanwhile, as that of a DataLoader whose worker has died

@@ -219,9 +219,22 @@ train()
 """
 
 
+KILLED = """
+import multiprocessing, os
+killed = multiprocessing.Process(target=lambda: os.kill(os.getpid(), 9), name="reader")
+killed.start()
+killed.join()
+ended = multiprocessing.Process(target=time.sleep, args=(1000,), name="ended")
+ended.start()
+ended.terminate()
+ended.join()
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "error", "line", "word"),
     [
+        (f"{KILLED}time.sleep(1000)\n", "ChildProcessError: killed by signal 9", "", "reader"),
         (f"{THREAD}time.sleep(1000)\n", "ValueError: the producer is broken", "rank.py:5", "Thread-1 (producer)"),
         (RAISES, "ValueError: the end", "rank.py:5", ""),
         (f"{TORCH}\n{JOINS}{CLEANS}", "ValueError: the step is broken", "train", "handled"),
