@@ -31,14 +31,14 @@ from ipexctl.model.secrets import (
     mask_forms,
     mask_names,
 )
+from ipexctl.model.text import group_pairs
 from ipexctl.store.private_files import open_regular_file
 
 SECRETS = "secrets.json"  # of a record
 _SHORT_TEXT, _CACHED_TEXTS = 200, 10_000  # characters of a text that is masked once only, and how many such texts
 _MIN_LENGTH = 6  # characters of a value: shorter ones are words that stand elsewhere, too
 _HELD_BACK_LIMIT = 1 << 12  # bytes that are held back as the beginning of a secret
-_VALUE_LIMIT, _SALT_LIMIT = 1000, 8  # values of a record that are looked for with one salt, and its salts
-_KEPT_BYTES = 1 << 20  # of a record's file of hashes
+_KEPT_BYTES = 1 << 22  # of a record's file of hashes: those of thousands of variables
 _KEPT_COST, _KEPT_LIMIT = 512, 1024  # of one hash, in bytes that are hashed; and the most of these for a byte of text
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")  # may stand anywhere in what a rank prints
 _KEY = b"-----BEGIN PRIVATE KEY-----\n"
@@ -88,6 +88,9 @@ class Masker:
         self._values: tuple[bytes, ...] = ()  # in all forms, longest first
         self._declared: set[bytes] = set()
         self._kept: list[KeptSecrets] = []  # of records of before
+        self._heads: dict[bytes, list[tuple[KeptValue, KeptSecrets]]] = {}  # how their values begin, the shortest first
+        self._head = re.compile(b"")  # one of these, or its first byte at the end
+        self._kept_room = _KEPT_LIMIT * _HELD_BACK_LIMIT  # bytes that may be hashed for them
         self.changes = 0  # of what a record keeps
         self._add_forms(value for name, value in environ.items() if looks_secret(name))
         self.add_words(words)
@@ -120,11 +123,17 @@ class Masker:
         with suppress(OSError, ValueError):
             with open_regular_file(directory / SECRETS) as file:
                 every = parse_json(tuple[KeptSecrets, ...], file.read(_KEPT_BYTES))
-            for kept in every[:_SALT_LIMIT]:
-                heads = ((value, len(value.head.encode("latin-1"))) for value in kept.values[:_VALUE_LIMIT])
-                usable = tuple(value for value, size in heads if size == 2 and value.length >= _MIN_LENGTH)
-                self._kept.append(replace(kept, values=usable))
+            for kept in every:
+                self._kept.append(kept)
                 self.changes += 1
+                for value in kept.values:
+                    if len(head := value.head.encode("latin-1")) == 2 and value.length >= _MIN_LENGTH:
+                        self._heads.setdefault(head, []).append((value, kept))
+            for values in self._heads.values():
+                values.sort(key=lambda pair: pair[0].length)
+            seconds = group_pairs((re.escape(head[:1]), head[1:]) for head in self._heads)
+            branches = [rb"%s(?:[%s]|\Z)" % (first, re.escape(b"".join(rest))) for first, rest in seconds.items()]
+            self._head = re.compile(b"|".join(branches))
             self._add_forms(())
 
     def dump_kept(self) -> bytes:
@@ -147,9 +156,34 @@ class Masker:
     def _mask_plain(self, data: bytes, named: bool) -> bytes:
         for value in self._values:
             data = data.replace(value, MASK)
-        for kept in self._kept:
-            data = _mask_kept(data, kept, _KEPT_LIMIT // len(self._kept))
+        data = self._mask_kept(data)
         return mask_names(mask_forms(data)) if named else mask_forms(data)
+
+    def _mask_kept(self, data: bytes) -> bytes:
+        """Text without the values of which there are hashes. Those of a stranger's record may be made to take for ever:
+        nothing is left of a text with which they would."""
+        self._kept_room += _KEPT_LIMIT * len(data)
+        pieces, end = [], 0
+        for at, values in self._find_heads(data):
+            until = 0
+            for value, kept in values:
+                if at + value.length > len(data):
+                    break
+                self._kept_room -= value.length + _KEPT_COST
+                if self._kept_room < 0:
+                    return MASK
+                if kept.compute_hash(data[at : at + value.length]) == value.hash:
+                    until = at + value.length
+            if until > end:
+                pieces += [data[end:at], MASK] if at >= end else []
+                end = until
+        return b"".join([*pieces, data[end:]])
+
+    def _find_heads(self, data: bytes, at: int = 0) -> Iterator[tuple[int, Sequence[tuple[KeptValue, KeptSecrets]]]]:
+        """Yields where kept values may begin from ``at`` on, and these; none where only a first byte is there."""
+        while self._heads and (match := self._head.search(data, at)):
+            at = match.start() + 1
+            yield match.start(), self._heads.get(match[0], ())
 
     def mask_text(self, text: str) -> str:
         """Returns text of ours without secrets."""
@@ -168,15 +202,16 @@ class Masker:
     def find_open_end(self, data: bytes) -> int:
         """Returns where the end of a text begins that may be the beginning of a secret."""
         end = min(find_beginning(data[-_HELD_BACK_LIMIT:]) + max(0, len(data) - _HELD_BACK_LIMIT), len(data))
-        known = [(value[:2], len(value), value) for value in self._values]
-        known += [(value.head.encode("latin-1"), value.length, b"") for kept in self._kept for value in kept.values]
-        for head, length, value in known:
-            at = max(0, len(data) - min(length, _HELD_BACK_LIMIT) + 1)
-            while (at := data.find(head, at)) >= 0 and not value.startswith(data[at:] if value else b""):
+        for value in self._values:
+            at = max(0, len(data) - min(len(value), _HELD_BACK_LIMIT) + 1)
+            while (at := data.find(value[:2], at)) >= 0 and not value.startswith(data[at:]):
                 at += 1
-            if at < 0 and data.endswith(head[:1]):
+            if at < 0 and data.endswith(value[:1]):
                 at = len(data) - 1
             end = min(end, at) if at >= 0 else end
+        for at, values in self._find_heads(data, max(0, len(data) - _HELD_BACK_LIMIT + 1)):
+            if not values or at + values[-1][0].length > len(data):
+                return min(end, at)
         return end
 
     def mask_value(self, value: Any) -> Any:
@@ -260,23 +295,3 @@ class EventMasker:
 def _list_init_fields(kind: type) -> tuple[str, ...]:
     """The fields of a dataclass; none of any other type."""
     return tuple(field.name for field in fields(kind) if field.init) if is_dataclass(kind) else ()
-
-
-def _mask_kept(data: bytes, kept: KeptSecrets, limit: int) -> bytes:
-    """Text without the values of which there are hashes. Those of a stranger's record may be made to take for ever:
-    nothing is left of a text with which they would. ``limit`` in bytes that are hashed for one of the text."""
-    spans, left = [], limit * (len(data) + _HELD_BACK_LIMIT)
-    for value in kept.values:
-        head, at = value.head.encode("latin-1"), -1
-        while (at := data.find(head, at + 1)) >= 0 and at + value.length <= len(data):
-            left -= value.length + _KEPT_COST
-            if left < 0:
-                return MASK
-            if kept.compute_hash(data[at : at + value.length]) == value.hash:
-                spans.append((at, at + value.length))
-    pieces, end = [], 0
-    for begin, until in sorted(spans):
-        if begin >= end:
-            pieces += [data[end:begin], MASK]
-        end = max(end, until)
-    return b"".join([*pieces, data[end:]])

@@ -15,7 +15,7 @@ from ipexctl.loop import OutputOptions, run_command
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Event
-from ipexctl.store.masking import SECRETS, Masker
+from ipexctl.store.masking import SECRETS, Masker, StreamMasker
 from tests.unit.show import streams
 
 SECRET = "q7Zk 93mv/Pd1"
@@ -56,6 +56,21 @@ def test_a_strangers_hashes_do_not_hold_a_command(tmp_path: Path) -> None:
     masker.add_kept(tmp_path)
     for number in range(200):
         masker.mask_bytes(b"%d " % number + b"a" * 50)
+    masker, stream = Masker({}), StreamMasker(masker)
+    (tmp_path / SECRETS).write_text(json.dumps([{"salt": "x", "values": [{**values[0], "length": 6}] * 1000}]))
+    masker.add_kept(tmp_path)
+    assert masker.mask_text("aaaaaaaa 0") == "aaaaaaaa 0"
+    assert masker.mask_text("aaaaaaaa 1") == "***", "what a text costs does not begin anew with each"
+    assert b"".join(stream.feed(b"b", partial=True) for _ in range(2000)) == b"b" * 2000
+
+
+def test_the_secrets_of_many_variables_are_all_kept(tmp_path: Path) -> None:
+    masker, values = Masker({}), [f"{number} q7/{number * 7919:x}&+{number}" for number in range(1000)]
+    masker.add_secrets(values)
+    (tmp_path / SECRETS).write_bytes(masker.dump_kept())
+    later = Masker({})
+    later.add_kept(tmp_path)
+    assert [value for value in values if value in later.mask_text(f"got {value}")] == []
 
 
 def test_the_host_is_told_which_of_its_values_are_secret() -> None:
