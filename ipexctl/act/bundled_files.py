@@ -1,4 +1,4 @@
-"""Files that come with ipexctl: playbooks, examples and impi_torch, in the wheel or in a checkout."""
+"""Files that come with ipexctl: playbooks, examples and impi_torch, in the wheel or in a checkout; shell scripts."""
 
 import base64
 import hashlib
@@ -6,6 +6,7 @@ import io
 import re
 import zipfile
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
@@ -83,3 +84,11 @@ def _pack_wheel(modules: Mapping[str, bytes]) -> tuple[str, bytes]:
 
 def _format_record_hash(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+@cache
+def read_script(name: str) -> str:
+    """Returns the text of a shell script of `ipexctl.remote`, without the lines that are comments: no shell need read
+    them."""
+    lines = files("ipexctl.remote").joinpath(name).read_text("utf-8").splitlines(keepends=True)
+    return "".join(line for line in lines if not line.lstrip().startswith("#"))

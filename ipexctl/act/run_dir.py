@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ipexctl.act import agent
-from ipexctl.act.scripts import read_script
+from ipexctl.act.bundled_files import read_script
 from ipexctl.act.transfer import send
 from ipexctl.model.hosts import Command, Host, Link
 from ipexctl.model.json_values import Record

@@ -1,12 +1,14 @@
-"""Saved runs: which of them a command is about, and which ones make room."""
+"""Saved runs: which of them a command is about, which ones make room, and the figures of one, one value a row."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ipexctl.model.answers.saved import SavedRun
 from ipexctl.model.errors import Exit
+from ipexctl.model.events import HostSample, Stamped
 from ipexctl.model.json_values import Record
 from ipexctl.model.reports import CommandReport
-from ipexctl.model.saved_runs import RunResult
+from ipexctl.model.run_state import RunState
+from ipexctl.model.saved_runs import FigureRow, RunResult
 
 _ABANDONED_AFTER = 86400.0  # seconds without a change after which a record without an end counts as abandoned
 
@@ -66,3 +68,36 @@ def choose_runs_to_prune(
         else:
             removed.append(run)
     return removed, spared
+
+
+def list_figures(run: str, stamped: Stamped, state: RunState) -> Iterator[FigureRow]:
+    """The figures that the last event of a run brought. ``run`` names it in each row."""
+    for value in state.values:
+        yield FigureRow(run, stamped.at, value.host, value.rank, value.stream, value.name, value.step, value.value)
+    if isinstance(stamped.event, HostSample):
+        yield from _list_sample(run, stamped.event)
+
+
+def _list_sample(run: str, sample: HostSample) -> Iterator[FigureRow]:
+    values: dict[str, float | None] = {
+        "cpu_cores": sample.cpu,
+        "memory_bytes": sample.memory,
+        "swap_bytes": sample.swap,
+        "disk_read_bytes": sample.read,
+        "disk_written_bytes": sample.written,
+        "mhz": sample.mhz,
+        "celsius": sample.celsius,
+        "joules": sample.joules,
+        "capped": sample.capped,
+        "resent": sample.resent,
+        "delay_ms": sample.delay,
+    }
+    values |= {f"received_bytes/{name}": count for name, count in sample.received.items()}
+    values |= {f"sent_bytes/{name}": count for name, count in sample.sent.items()}
+    values |= {f"pressure/{name}": share for name, share in sample.pressure.items()}
+    for name, value in values.items():
+        if value is not None:
+            yield FigureRow(run, sample.at, sample.host, None, "sample", name, None, value)
+    for rank in sample.ranks:
+        for name, value in (("cpu_cores", rank.cpu), ("rss_bytes", rank.rss)):
+            yield FigureRow(run, sample.at, sample.host, rank.rank, "sample", name, None, value)

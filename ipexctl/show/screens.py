@@ -62,11 +62,11 @@ def format_ending(report: CommandReport, *, dry: bool = False) -> list[Renderabl
 
         items += format_run_card(report.run)
     if report.hosts and not dry and report.verb in ("play", "demo"):
-        from ipexctl.show.recap_screen import format_recap
+        from ipexctl.show.answers.play import format_recap
 
         items += ["", *format_recap(report.hosts)] if items else format_recap(report.hosts)
     if report.lost:
-        from ipexctl.show.recap_screen import format_lost_output
+        from ipexctl.show.answers.play import format_lost_output
 
         items += format_lost_output(report.lost)
     return items

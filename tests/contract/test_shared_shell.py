@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.act.scripts import read_script
+from ipexctl.act.bundled_files import read_script
 from ipexctl.act.ssh import Links, LocalLink
 from ipexctl.act.ssh.shared_shell import EndFinder
 from ipexctl.model.hosts import Command, Host, LinkError

@@ -31,8 +31,8 @@ from ipexctl.decide.planning.sync import parse_remote_tree
 from ipexctl.decide.profile.merge import build_profile, summarise_rank
 from ipexctl.decide.profile.steps import RecordedSteps, parse_recorded_steps
 from ipexctl.decide.profile.traces import TraceError, parse_kernels, parse_trace
-from ipexctl.decide.run.demux import Demux, Piece
 from ipexctl.decide.run.journal_events import JournalReader
+from ipexctl.decide.run.lines import Demux, Piece
 from ipexctl.model.errors import IpexctlError
 from ipexctl.model.hosts import Completed, Host, Inventory, LinkError
 from ipexctl.model.json_values import parse_json

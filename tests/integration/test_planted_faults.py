@@ -81,7 +81,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
 
 @pytest.mark.parametrize(
     "fault",
-    [("ipexctl.decide.run.demux", "Demux.feed", "tick 3"), ("ipexctl.protocol.frames", "unpack_frame", "tick 3")],
+    [("ipexctl.decide.run.lines", "Demux.feed", "tick 3"), ("ipexctl.protocol.frames", "unpack_frame", "tick 3")],
     ids=["decision", "reader thread"],
 )
 def test_after_a_fault_in_a_watched_run_it_can_be_ended(controller: Controller, fault: tuple[str, str, str]) -> None:

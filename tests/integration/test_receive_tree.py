@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.scripts import read_script
+from ipexctl.act.bundled_files import read_script
 from ipexctl.act.transfer.send import build_tar_directory, build_tar_file, build_tar_header
 
 SCRIPT = read_script("target_directory.sh") + read_script("receive_tree.sh")

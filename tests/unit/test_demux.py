@@ -5,7 +5,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.decide.run.demux import Demux
+from ipexctl.decide.run.lines import Demux
 from ipexctl.protocol import frames
 
 NONCE = "5ca1ab1e"

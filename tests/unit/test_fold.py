@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from ipexctl.decide.page.build import build_page
-from ipexctl.decide.run.export import list_figures
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import make_report
+from ipexctl.decide.saved_runs import list_figures
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, Stamped

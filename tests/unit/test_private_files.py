@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from ipexctl import loop
-from ipexctl.act.bundled_files import pack_impi_torch
+from ipexctl.act.bundled_files import pack_impi_torch, read_script
 from ipexctl.act.lab import create_lab, find_openssh_tools, lock_lab_directory
 from ipexctl.act.packages.resolve import Tool, WheelTarget, find_newest_versions, save_lock
 from ipexctl.act.packages.sources import Sources
 from ipexctl.act.root_home import switch_to_root_home
-from ipexctl.act.scripts import read_script
 from ipexctl.act.ssh.hostkeys import KnownHosts
 from ipexctl.act.transfer.receive import ResultsDir
 from ipexctl.model.answers.doctor import DoctorAnswer, NetworkCheck

@@ -7,7 +7,7 @@ from typing import Any
 
 import paramiko
 
-from ipexctl.act.scripts import read_script
+from ipexctl.act.bundled_files import read_script
 from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog, make_lost_error
 from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent

@@ -9,7 +9,7 @@ import re
 import secrets
 from dataclasses import dataclass, field
 
-from ipexctl.act.scripts import read_script
+from ipexctl.act.bundled_files import read_script
 from ipexctl.model.hosts import Command
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import parse_integer

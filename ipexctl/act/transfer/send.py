@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
-from ipexctl.act.scripts import read_script
+from ipexctl.act.bundled_files import read_script
 from ipexctl.act.threads import STALL_TIMEOUT, StallTimer
 from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.events import Event, Progress

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from ipexctl.decide.diagnosis import collectives, stack_traces, worlds
-from ipexctl.decide.run.demux import Demux, Piece
-from ipexctl.decide.run.lines import LineHolder
+from ipexctl.decide.run.lines import Demux, LineHolder, Piece
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.json_values import select_attributes

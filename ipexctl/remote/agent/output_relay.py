@@ -5,15 +5,17 @@ import select
 import selectors
 import subprocess
 import time
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
 
+from ipexctl.protocol import hooks
 from ipexctl.protocol.frames import ERR, OUT, split_into_frames
 from ipexctl.protocol.timings import Timings
-from ipexctl.remote.agent import kernel_log, procs
+from ipexctl.remote.agent import procs
 
 SMALL_OUTPUT = 1 << 13  # bytes: less is little to read at a time
 PIECE = 1 << 16  # bytes read at a time
 TAIL_SIZE = 1 << 13  # bytes kept of what was written last
+STORED_LIMIT = 32 << 20  # bytes stored of what oneDNN prints in one rank
 
 
 class OutputRelay:
@@ -28,7 +30,7 @@ class OutputRelay:
         self.ended = 0.0  # when the script did, in Unix seconds
         self.tail = b""
         self.awaited: "Tuple[bytes, Callable[[], Any]]" = (b"", int)  # a text, and what is called when it was written
-        self.kernels: "Optional[kernel_log.OneDnnLog]" = None  # with a profile
+        self.kernels: "Optional[OneDnnLog]" = None  # with a profile
 
     def relay(self, child: "subprocess.Popen[bytes]", dropped: int, on_drop: "Callable[[], None]") -> None:
         """Passes on what the child writes until it has ended. What outlives it is not waited for (but its output is,
@@ -104,3 +106,55 @@ class OutputRelay:
                 os.write(self.pipe, frame)
             except BrokenPipeError:
                 self.broken = True
+
+
+class OneDnnLog:
+    """With ``run --profile``: takes oneDNN's lines out of what a rank with this environment writes, so that they fill
+    no screen and no log. Where the user enables these lines in it, they are passed on as well."""
+
+    def __init__(self, directory: str, rank: int, env: "Dict[str, str]") -> None:
+        self.path = os.path.join(directory, hooks.PROFILE, "%d%s" % (rank, hooks.KERNELS))
+        self.echo = any(env.get(name) for name in hooks.VERBOSE_ENV)
+        self.held = b""  # the beginning of a line that is too short to be classified
+        self.verbose: "Optional[bool]" = None  # the line that has begun; None between lines
+        self.room = STORED_LIMIT
+        self.file: "Optional[BinaryIO]" = None
+
+    def filter_output(self, data: bytes) -> bytes:
+        """Returns what of the script's output is to be passed on."""
+        data, self.held = self.held + data, b""
+        passed: "List[bytes]" = []
+        while data:
+            if self.verbose is None:
+                if any(mark.startswith(data) for mark in hooks.VERBOSE):
+                    self.held = data
+                    break
+                self.verbose = data.startswith(hooks.VERBOSE)
+            end = data.find(b"\n") + 1 or len(data)
+            line, data = data[:end], data[end:]
+            if self.verbose:
+                self.write_line(line)
+            if self.echo or not self.verbose:
+                passed.append(line)
+            if line.endswith(b"\n"):
+                self.verbose = None
+        return b"".join(passed)
+
+    def finish(self) -> bytes:
+        """Returns what was held back at the end of the output."""
+        held, self.held = self.held, b""
+        if self.file is not None:
+            self.file.close()
+        return held
+
+    def write_line(self, data: bytes) -> None:
+        if self.room <= 0:
+            return
+        self.room -= len(data)
+        try:
+            if self.file is None:
+                os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
+                self.file = os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+            self.file.write(data)
+        except OSError:
+            self.room = 0  # a full disk ends no rank

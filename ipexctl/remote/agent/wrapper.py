@@ -25,8 +25,8 @@ from ipexctl.protocol.mpi_abort import find_aborts
 from ipexctl.protocol.placeholders import fill
 from ipexctl.protocol.rank_records import RankBegun, RankDropped, RankEnded, RankNote, RankStarted
 from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
-from ipexctl.remote.agent import death_report, files, kernel_log, libraries, memory_watch, procs, ready_sign
-from ipexctl.remote.agent.output_relay import OutputRelay
+from ipexctl.remote.agent import death_report, files, libraries, memory_watch, procs, ready_sign
+from ipexctl.remote.agent.output_relay import OneDnnLog, OutputRelay
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}  # the kernel's numbers of the call
 _MPOL_BIND = 2  # linux/mempolicy.h
@@ -122,7 +122,7 @@ class Wrapper:
             output = OutputRelay(os.environ.get(paths.OUTPUT_ENV, ""), build_head(spec.nonce, self.rank), spec.timings)
             output.awaited = b"" if self.asks else os.fsencode(self.ready), self.report_ready
             if spec.profile:
-                output.kernels = kernel_log.OneDnnLog(self.directory, self.rank, self.env)
+                output.kernels = OneDnnLog(self.directory, self.rank, self.env)
             child = self.start_script()
         except OSError as error:
             _print_error("rank %d could not start %s: %s" % (self.rank, self.argv[0], error))

@@ -1,13 +1,19 @@
-"""The screens of ``play``, and of the step ``command``."""
+"""The screens of ``play``, and of the step ``command``; what each host did; what no command could store."""
+
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from rich.console import RenderableType
 
 from ipexctl.model.answers import play as answers
 from ipexctl.model.json_values import to_json
-from ipexctl.model.text import group_pairs
+from ipexctl.model.reports import HostOutcome, LostOutput
+from ipexctl.model.text import group_pairs, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.tables import format_any_answer
-from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, Line, Part, outcome, text, whole
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, AtWidth, Line, Part, outcome, text, whole
+
+_COUNTS = ("ok", "changed", "unreachable", "failed", "skipped")
 
 
 def format_answer(value: answers.PlayAnswer | answers.PlayListAnswer | answers.CommandAnswer) -> list[RenderableType]:
@@ -31,3 +37,53 @@ def format_answer(value: answers.PlayAnswer | answers.PlayListAnswer | answers.C
         items.append(outcome(not status, (names, STRONG), f" exit {status}" if status else ""))
         items += [line for part in output if str(part).strip() for line in whole(str(part), 2)]
     return items
+
+
+def format_recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
+    """``ok=4 changed=2 unreachable=0 failed=0 skipped=0`` per host, as Ansible's; of many hosts, equal rows are one."""
+    alone = {host.host: index for index, host in enumerate(hosts) if len(hosts) <= 24}
+    get_counts = attrgetter(*_COUNTS)
+    groups = group_pairs(((get_counts(host), _explain_host(host), alone.get(host.host)), host) for host in hosts)
+    rows = [
+        (phrases.format_hosts(host.host for host in group), counts, why, group[0].good)
+        for (counts, why, _), group in groups.items()
+    ]
+    return [AtWidth(_draw_recap, rows)]
+
+
+def _draw_recap(width: int, rows: Sequence[tuple[str, tuple[int, ...], str, bool]]) -> Iterator[RenderableType]:
+    """A line per host. Where it has no room, why a host failed is below it, then what is 0 is left out."""
+    blank = "" if all(good for *_, good in rows) else "  "
+    names = max((phrases.count_cells(name) for name, *_ in rows), default=0)
+    widths = [max(len(f"{key}={row[1][index]}") for row in rows) for index, key in enumerate(_COUNTS)]
+    room = width - len(blank) - names - sum(widths) - 2 * len(widths)
+    beside = all(phrases.count_cells(why) + 2 <= room for _, _, why, _ in rows)
+    for name, counts, why, good in rows:
+        cells = [(f"{key}={count}", count) for key, count in zip(_COUNTS, counts, strict=True)]
+        if room >= 0:
+            cells = [(f"{cell:<{size}}", count) for (cell, count), size in zip(cells, widths, strict=True)]
+        else:
+            cells = [cell for cell in cells if cell[1]] or cells[:1]
+        styles = {"changed": WARN, "ok": GOOD}
+        parts: list[Part] = [(f"{blank}{name:<{names}}", STRONG) if good else (f"✗ {name:<{names}}", BAD)]
+        for cell, count in cells:
+            parts += ["  ", (cell, styles.get(cell.split("=")[0], BAD) if count else QUIET)]
+        line = text(*parts, *(["  ", why] if why and beside else []))
+        line.rstrip()
+        yield Line(line, 4)
+        if why and not beside:
+            yield Line(text("    ", why), 4)
+
+
+def _explain_host(host: HostOutcome) -> str:
+    step = next((step.step for step in host.steps if step.outcome == "failed"), "")
+    what = next((failure.code or failure.what for failure in host.failures), "")
+    return " ".join(": ".join(word for word in (step, what) if word).splitlines())
+
+
+def format_lost_output(output: LostOutput) -> list[RenderableType]:
+    """What the record could not store."""
+    parts = [f"{pluralize(count, 'byte')} of rank {rank}" for rank, count in list(output.ranks.items())[:8]]
+    parts += [f"{pluralize(output.bytes, 'byte')} in all"] if len(output.ranks) > 8 else []
+    parts += [pluralize(output.events, "event")] if output.events else []
+    return [Line(text(("! ", WARN), f"not stored: {', '.join([*parts, *output.files])} ({output.why})"), 2)]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
+from ipexctl.act.bundled_files import read_script
 from ipexctl.act.context import Context, Emit, run_on_hosts
-from ipexctl.act.scripts import read_script
 from ipexctl.act.threads import start_thread
 from ipexctl.data import read_data
 from ipexctl.decide.facts.parse_facts import parse_facts

@@ -10,7 +10,6 @@ from ipexctl.act.transfer import send as transfer
 from ipexctl.act.transfer.receive import receive_files
 from ipexctl.act.transfer.send import ProgressReporter
 from ipexctl.act.transfer.source_tree import Packer, SourceChangedError, read_tree
-from ipexctl.decide.planning import diff
 from ipexctl.decide.planning import sync as planning
 from ipexctl.decide.planning.ignore import DEFAULT, Ignored, compile_ignore
 from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
@@ -236,7 +235,7 @@ def _report_differences(
 ) -> Workflow[None]:
     """Shows how the text files to be sent differ from those on the hosts. A host that cannot say is no failure."""
     entries = {
-        name: {f"./{entry.path}": entry for entry in diff.select_comparable_files(plan, remote_trees[name])}
+        name: {f"./{entry.path}": entry for entry in planning.select_comparable_files(plan, remote_trees[name])}
         for name, plan in plans.items()
     }
     hosts = [host for host in inventory if entries.get(host.name)]
@@ -244,15 +243,15 @@ def _report_differences(
     def compare_texts(link: Link, _: Emit) -> list[str]:
         wanted = entries[link.host.name]
         texts = []
-        most = dict.fromkeys(wanted, diff.DIFFABLE + 1)
+        most = dict.fromkeys(wanted, planning.DIFFABLE + 1)
         for name, size, chunks in receive_files(link, plans[link.host.name].path, most):
-            if size <= diff.DIFFABLE:
+            if size <= planning.DIFFABLE:
                 entry = wanted[name]
-                texts.append(diff.format_diff(entry.path, b"".join(chunks), (tree.root / entry.path).read_bytes()))
+                texts.append(planning.format_diff(entry.path, b"".join(chunks), (tree.root / entry.path).read_bytes()))
         return texts
 
     differences, _ = yield from run_on_hosts(context, hosts, "compare texts", compare_texts)
-    for names, text in diff.group_by_hosts(differences):
+    for names, text in planning.group_by_hosts(differences):
         yield Message(f"{', '.join(names)}:\n{text}")
 
 

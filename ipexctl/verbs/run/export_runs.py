@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ipexctl.decide.run.export import list_figures
 from ipexctl.decide.run.fold import RunFold
-from ipexctl.decide.saved_runs import RunFilter
+from ipexctl.decide.saved_runs import RunFilter, list_figures
 from ipexctl.model.answers.saved import ExportAnswer, SavedRun
 from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.events import Message, Started, Workflow, finish_verb

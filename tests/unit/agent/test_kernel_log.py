@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.protocol import hooks
-from ipexctl.remote.agent import kernel_log
-from ipexctl.remote.agent.kernel_log import OneDnnLog
+from ipexctl.remote.agent import output_relay
+from ipexctl.remote.agent.output_relay import OneDnnLog
 
 VERBOSE = b"onednn_verbose,v1,primitive,exec,cpu,matmul\n"
 TEXT = b"loss 0.5\n" + VERBOSE + b"on the way\r 40 %\r" + b"\n" + b"dnnl_verbose,exec\nonednn_verb\n" + VERBOSE + b"o"
@@ -38,7 +38,7 @@ def test_who_asked_for_the_lines_gets_them_as_well(tmp_path: Path) -> None:
 
 
 def test_what_is_stored_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_log, "STORED_LIMIT", 100)
+    monkeypatch.setattr(output_relay, "STORED_LIMIT", 100)
     log = OneDnnLog(str(tmp_path), 3, {})
     assert log.filter_output(VERBOSE * 50) + log.finish() == b""
     assert len(read_stored(tmp_path)) < 100 + len(VERBOSE)

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from ipexctl.act import agent, run_control
+from ipexctl.act.bundled_files import read_script
 from ipexctl.act.run_dir import START_PYTHON, RemoteRunDir, create_run_dir
-from ipexctl.act.scripts import read_script
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.model.hosts import Host, LinkError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.run.demux import Demux
+from ipexctl.decide.run.lines import Demux
 from ipexctl.protocol.frames import build_head, compile_frame_pattern, split_into_frames
 from ipexctl.remote.agent.spool import SEGMENT_SIZE, SPARE_SPACE, Spool, Tail, list_segments
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from ipexctl.decide.run.export import list_figures
 from ipexctl.decide.run.fold import RunFold
-from ipexctl.decide.saved_runs import RunFilter
+from ipexctl.decide.saved_runs import RunFilter, list_figures
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped

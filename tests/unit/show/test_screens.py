@@ -26,9 +26,9 @@ from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
 from ipexctl.model.reports import Diagnosis, Finding, LostOutput, OutOfMemory, RankOutcome, SeparateWorlds
 from ipexctl.show import screens, typeset
+from ipexctl.show.answers.play import format_recap
 from ipexctl.show.pending_failures import select_unexplained
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.recap_screen import format_recap
 from ipexctl.show.run_screen import _draw_ranks
 from ipexctl.show.tables import format_launch_plan
 from tests.markers import MARKER

@@ -1,7 +1,7 @@
 """How text files differ: bounded, escaped, each difference told once."""
 
-from ipexctl.decide.planning.diff import DIFFABLE, FILES, format_diff, group_by_hosts, select_comparable_files
-from ipexctl.decide.planning.sync import RemoteEntry, RemoteTree, SyncPlan
+from ipexctl.decide.planning import sync
+from ipexctl.decide.planning.sync import RemoteEntry, RemoteTree, SyncPlan, format_diff
 from ipexctl.model.trees import TreeEntry
 
 
@@ -34,17 +34,17 @@ def test_lines_that_are_many_are_not_compared() -> None:
 
 def test_only_old_versions_of_small_files_are_compared() -> None:
     there = {name: RemoteEntry("f", 0o600, 5, 1) for name in ("old", "big", *map(str, range(50)))} | {
-        "huge-there": RemoteEntry("f", 0o600, DIFFABLE + 1, 1),
+        "huge-there": RemoteEntry("f", 0o600, sync.DIFFABLE + 1, 1),
         "link": RemoteEntry("l", 0o777, 5, 1, "x"),
     }
     sent = [TreeEntry(name, "f", 5) for name in ("old", "new", "huge-there", "link")]
-    sent += [TreeEntry("big", "f", DIFFABLE + 1), TreeEntry("dir", "d")]
+    sent += [TreeEntry("big", "f", sync.DIFFABLE + 1), TreeEntry("dir", "d")]
     state = RemoteTree("/w", None, there)
-    assert [entry.path for entry in select_comparable_files(SyncPlan("/w", tuple(sent)), state)] == ["old"]
+    assert [entry.path for entry in sync.select_comparable_files(SyncPlan("/w", tuple(sent)), state)] == ["old"]
     many = tuple(TreeEntry(str(number), "f", 5) for number in range(50))
-    assert len(select_comparable_files(SyncPlan("/w", many), state)) == FILES
+    assert len(sync.select_comparable_files(SyncPlan("/w", many), state)) == sync.DIFF_FILES
 
 
 def test_a_difference_is_reported_once_with_its_hosts() -> None:
     reported = {"n0": ["a", "b", ""], "n1": ["a"], "n2": []}
-    assert [*group_by_hosts(reported)] == [(("n0", "n1"), "a"), (("n0",), "b")]
+    assert [*sync.group_by_hosts(reported)] == [(("n0", "n1"), "a"), (("n0",), "b")]
