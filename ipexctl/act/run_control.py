@@ -1,6 +1,7 @@
 """Starting and watching a run: what is done on which host, over links. What to start is decided elsewhere."""
 
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from ipexctl.protocol.paths import AGENT, AGENTS, BOTH, ROLE, RUNS, Role
 from ipexctl.protocol.timings import Timings
 
 _LINE_LIMIT = 1 << 12  # bytes of the first line of a keeper
+_HOST = re.compile(r"[\w:-][\w.:-]{,252}", re.ASCII)  # its name, by which a directory here is called
 _KEEPER_START_TIMEOUT = 60.0  # seconds in which the keeper must listen: 30 for its command, and 30 until it starts
 
 S = TypeVar("S")
@@ -196,6 +198,7 @@ def read_run_description(link: Link, directory: str) -> messages.RunDescription:
     places = [node.directory for node in about.hosts.values()]
     if (
         about.host not in about.hosts
+        or not all(map(_HOST.fullmatch, about.hosts))
         or ranks != list(range(len(ranks)))
         or not all(is_run_dir(place, about.run) for place in (directory, *places))
     ):

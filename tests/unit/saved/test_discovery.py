@@ -58,7 +58,15 @@ def test_a_run_that_cannot_be_is_none(directory: str, run: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"host": "z"}, {"hosts": {}}, {"hosts": {"a": NODES["a"]._replace(ranks=[5])}}, {"run": "1126-2-ffff"}]
+    "change",
+    [
+        {"host": "z"},
+        {"hosts": {}},
+        {"hosts": {"a": NODES["a"]._replace(ranks=[5])}},
+        {"run": "1126-2-ffff"},
+        {"host": "../../../../victim", "hosts": {"../../../../victim": NODES["a"]}},  # its profile was written there
+        {"host": "/tmp/victim", "hosts": {"/tmp/victim": NODES["a"]}},
+    ],
 )
 def test_a_description_that_does_not_fit_itself_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(LinkError, match="the run cannot be read: unexpected response"):
