@@ -254,8 +254,7 @@ class RunFollower:
         self._context = context
         self._site = site
         self._once = (frames.ONCE,) if once else ()
-        # The agent of a version without samples does not know the word.
-        self._samples = () if samples or not timings.sample else (frames.NO_SAMPLES,)
+        self._samples = () if samples else (frames.NO_SAMPLES,)
         self._timings = timings
         # Where the next watcher would have to go on.
         self.offsets = dict.fromkeys((frames.JOURNAL, frames.OUT, frames.ERR, frames.SAMPLES), 0)

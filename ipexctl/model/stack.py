@@ -153,12 +153,12 @@ class InstallMarker(JsonRecord):
     created: float = 0.0  # seconds since the epoch
     by: str = ""
     ipexctl: str = ""
-    requested: tuple[str, ...] | None = None  # the requirements beside the release; None: an older ipexctl made it
+    requested: tuple[str, ...] = ()  # the requirements beside the release
     wheels: Mapping[str, str] = field(default_factory=dict)  # the sha256 of each package's wheel
 
     def __post_init__(self) -> None:
         program = self.stack.mpi.program or "/"
-        texts = (program, *self.packages, *self.packages.values(), *(self.requested or ()))
+        texts = (program, *self.packages, *self.packages.values(), *self.requested)
         if not all(map(str.isprintable, texts)) or not program.startswith("/"):
             raise ValueError("its packages or its MPI are malformed")
 

@@ -1,6 +1,6 @@
 """An installed environment that gets, loses or renews packages: its release, MPI, interpreter and the rest stay."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
@@ -55,11 +55,11 @@ def find_marker(venv: str, facts: Mapping[str, Facts], task: Install) -> Install
         return None
     first, marker = next(iter(markers.items()))
     named = set(map(read_package_name, (*task.with_, *task.without)))
-    places = [text for text in marker.requested or () if _names_place(text) and read_package_name(text) not in named]
+    places = [text for text in marker.requested if _names_place(text) and read_package_name(text) not in named]
     if task.mpi == "auto" and marker.stack.mpi.program:  # which is asked on all hosts for its version
         places.append(marker.stack.mpi.program)
     for other, held in markers.items():
-        known = {*(held.requested or ()), held.stack.mpi.program}
+        known = {*held.requested, held.stack.mpi.program}
         if alone := [text for text in places if text not in known]:
             what = (
                 f"the environment of {first} has packages or an MPI from places that are not known to that of {other}"
@@ -90,7 +90,7 @@ def keep_environment(
         base, kept = None, replace(kept, python=request.python)
     if base:
         return base, keep_requirements(base, task, model=True), kept
-    return None, replace(task, with_=_add_earlier(marker.requested or (), task, listed)), kept
+    return None, replace(task, with_=_add_earlier(marker, task, listed)), kept
 
 
 def follow_model(
@@ -148,20 +148,17 @@ def keep_requirements(
 ) -> Install:
     """Returns the task with the MPI and the requirements that an environment then has, but for packages ``listed`` in
     its files; of a ``model``, the backend and the MPI unless others are asked for."""
-    earlier = marker.requested
-    if earlier is None:  # not known of an older ipexctl's: all stay
-        earlier = tuple(name for name in marker.packages if name not in list_release_packages(marker))
     backend, mpi = marker.stack.backend, marker.stack.mpi.program or find_wheel_mpi([marker.stack.mpi.kind])
     if model:
         backend = backend if task.backend == "auto" else task.backend
         mpi = mpi if task.mpi == "auto" else task.mpi
-    return replace(task, with_=_add_earlier(earlier, task, listed), backend=backend, mpi=mpi)
+    return replace(task, with_=_add_earlier(marker, task, listed), backend=backend, mpi=mpi)
 
 
-def _add_earlier(earlier: Iterable[str], task: Install, listed: Collection[str]) -> tuple[str, ...]:
+def _add_earlier(marker: InstallMarker, task: Install, listed: Collection[str]) -> tuple[str, ...]:
     """Requirements of earlier and of now, of which those of now count."""
     changed = {*listed, *map(read_package_name, (*task.with_, *task.without))} - {""}
-    kept = [text.strip() for text in earlier if read_package_name(text) not in changed]
+    kept = [text.strip() for text in marker.requested if read_package_name(text) not in changed]
     # A host says what they are: uv obeys an option (an index, a project to build here), and puts variables into URLs.
     if strange := [text for text in kept if text.startswith("-") or "${" in text or Requirement(text, "").kind]:
         what = "the environment was asked for what is not taken from a host's word: options, variables or projects"

@@ -190,7 +190,7 @@ def _suggest_others(job: InstallJob, host: str, failed: Sequence[str], fix: str)
     env = job.facts[host].installed
     kept: Sequence[str] = ()
     if env and env.marker:
-        kept = env.marker.requested or ()
+        kept = env.marker.requested
     words, left = ["install"], list[str]()
     for text in job.task.with_:
         name = read_package_name(text)

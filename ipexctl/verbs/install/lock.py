@@ -154,7 +154,7 @@ class LockRequest(Record):
 
     def list_words(self) -> list[str]:
         """Returns the words of the command that asks for what was asked for now."""
-        kept = self.base.requested or () if self.base else ()
+        kept = self.base.requested if self.base else ()
         words = [self.verb, *(word for text in self.task.with_ if text not in kept for word in ("--with", text))]
         return [*words, *(word for each in self.task.build for word in ("--build", each))]
 
@@ -335,7 +335,7 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
     if needed := request.find_unremoved(wheel.name for wheel in wheels):
         reasons = [f"{name} is needed by other packages of the environment" for name in needed]
         raise UsageError("not all of these packages can be removed", reasons=reasons, exit=Exit.STEP)
-    unchanged = {*task.with_}.intersection(base.requested or () if base else ())  # asked for earlier as they are now
+    unchanged = {*task.with_}.intersection(base.requested if base else ())  # asked for earlier as they are now
     if older := _find_downgrades(request, wheels, unchanged):
         kept = [f"{name}=={version}" for name, (version, _) in older.items()]
         try:

@@ -186,11 +186,6 @@ def test_earlier_requirements_stay_but_for_those_that_are_named_again() -> None:
     assert extend.keep_requirements(ENV, Install(without=("tabulate",))).with_ == ("numpy<3",)
 
 
-def test_of_an_environment_that_does_not_say_what_was_asked_for_all_packages_stay() -> None:
-    task = extend.keep_requirements(replace(ENV, requested=None), Install(without=("numpy",)))
-    assert task.with_ == ("tabulate",)
-
-
 def test_hosts_with_the_environment_resolve_for_its_interpreter() -> None:
     other = Python("/usr/bin/python3", "3.12.1")
     facts = {name: replace(fact, pythons=(other,)) for name, fact in hosts(ENV, None, replace(ENV, id="x")).items()}
