@@ -113,11 +113,7 @@ def main() -> None:
     else:
         model = transformers.BertForQuestionAnswering(
             transformers.BertConfig(
-                vocab_size=VOCABULARY,
-                hidden_size=64,
-                num_hidden_layers=2,
-                num_attention_heads=2,
-                intermediate_size=128,
+                vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128
             )
         )
     if data.dataset_name:

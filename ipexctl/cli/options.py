@@ -134,10 +134,7 @@ class CopyFlags(ExampleFlags):
 
 class PlayFlags(NotifyFlags, PageFlags):
     files: tuple[str, ...] = flag(
-        (),
-        "Playbook (YAML), or the name of a bundled one.",
-        metavar="FILE | NAME | lint FILE...",
-        argument=True,
+        (), "Playbook (YAML), or the name of a bundled one.", metavar="FILE | NAME | lint FILE...", argument=True
     )
     tags: tuple[str, ...] = flag(
         (), "Play only steps with one of these tags; repeatable.", "Steps", "TAG", names=("-t",)

@@ -422,12 +422,7 @@ class Engine:
         return work.future
 
     def at_once(
-        self,
-        group: Group,
-        begin: Callable[..., Any],
-        words: Sequence[Any],
-        size: int,
-        later: Callable[[Any], Work],
+        self, group: Group, begin: Callable[..., Any], words: Sequence[Any], size: int, later: Callable[[Any], Work]
     ) -> Work | None:
         """Begin a short collective that the caller is going to wait for, and look at it for a while: mostly it is done
         by then (`group.done`). None, with nothing begun, where something else is in flight.

@@ -21,15 +21,7 @@ from torch.distributed import DistNetworkError, PrefixStore, ProcessGroup, Reduc
 
 from . import _calls, _collectives, _dispatch, _engine, _launch
 from . import _collectives as c
-from ._calls import (
-    Calls,
-    count_bytes,
-    describe_caller,
-    describe_difference,
-    find_caller,
-    read_snapshot,
-    write_snapshot,
-)
+from ._calls import Calls, count_bytes, describe_caller, describe_difference, find_caller, read_snapshot, write_snapshot
 from ._dispatch import OwnClass, hide_modules, take_calls
 from ._engine import LINGER, Aborted, ImpiTimeout, Place, Work, engine, nothing
 from ._launch import ImpiError, check_launch, check_world, mpi

@@ -179,11 +179,4 @@ def another_backend(rank: int, size: int) -> None:
 
 
 if __name__ == "__main__":
-    main(
-        spellings,
-        watched,
-        premultiplied_under_a_profiler,
-        from_compiled_code,
-        own_classes,
-        another_backend,
-    )
+    main(spellings, watched, premultiplied_under_a_profiler, from_compiled_code, own_classes, another_backend)

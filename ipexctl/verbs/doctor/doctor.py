@@ -46,12 +46,7 @@ _PROBE_LIMIT = 16 << 20  # bytes of one saved probe
 
 
 def doctor(
-    task: Doctor,
-    inventory: Inventory,
-    context: Context,
-    *,
-    ask: "Ask | None" = None,
-    alone: bool = False,
+    task: Doctor, inventory: Inventory, context: Context, *, ask: "Ask | None" = None, alone: bool = False
 ) -> Workflow[None]:
     """Probes and checks the hosts. Without hosts: ``task.recorded`` checks saved probes, ``task.explain`` a code.
     ``ask`` puts a question to the user, for ``task.fix``. ``alone`` says that nobody uses the

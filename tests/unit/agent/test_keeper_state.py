@@ -662,10 +662,7 @@ def test_a_host_that_never_says_whether_it_has_the_checkpoint_is_not_waited_for_
     history = find_checkpoint(find_checkpoint(History(GOES_ON).joined(), "b"), "a", make_file(CLOCK))
     assert history.after(800.0).at(ks.RunPhase.RESUMING)
     history.after(200.0)
-    assert (history.run.reason, history.run.detail) == (
-        Reason.LAUNCH,
-        "no word of the checkpoint that b was to get",
-    )
+    assert (history.run.reason, history.run.detail) == (Reason.LAUNCH, "no word of the checkpoint that b was to get")
 
 
 def test_a_host_that_is_lost_while_the_checkpoint_is_brought_ends_the_attempt() -> None:

@@ -88,10 +88,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "in one of everybody": (lambda env: env.parent.chmod(0o777), "home can be written by everybody"),
     "below one of everybody": (lambda env: env.parent.parent.chmod(0o777), "can be written by everybody"),
     "a store of everybody": (lambda env: Path(f"{env}.d").chmod(0o777), "env.d can be written by others"),
-    "a store of everybody, and a name that denies it": (
-        open_store_and_deny,
-        "env.d can be written by others",
-    ),
+    "a store of everybody, and a name that denies it": (open_store_and_deny, "env.d can be written by others"),
     "a store of a group": (lambda env: Path(f"{env}.d").chmod(0o775), "env.d can be written by others"),
     "replaced": (lambda env: os.chown(f"{env}.d/e1", STRANGER, -1), "e1 belongs to another user"),
     "replaced in part": (lambda env: os.chown(f"{env}.d/e1/bin", STRANGER, -1), "bin belongs to another user"),

@@ -150,10 +150,7 @@ def test_mpi_abort_of_a_rank_is_not_explained_by_what_others_met_then() -> None:
     called = replace(failed(3, 5.0), abort=11)
     assert judge(
         called, replace(failed(0, 5.1), tail="Abort(8): Fatal error in internal_Finalize: Other MPI error")
-    ) == (
-        [3, 0],
-        None,
-    )
+    ) == ([3, 0], None)
 
 
 def test_the_first_in_time_is_the_cause_else() -> None:

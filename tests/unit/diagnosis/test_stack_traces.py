@@ -485,10 +485,7 @@ MB = 4 << 20
         ([report(0, ("0", [0, 1], 1, "barrier", 0, True)), stack(1), stack(2, f"{COLLECTIVES}[1]\n{FAULT}")], []),
         (
             [report(0, ("0", [0, 1], 2, "barrier", 0, False)), stack(1, f"{COLLECTIVES}null\n{FAULT}")],
-            [
-                "last collectives: barrier #2 on rank 0",
-                "rank 1 on xeon00 has left the group (destroy_process_group)",
-            ],
+            ["last collectives: barrier #2 on rank 0", "rank 1 on xeon00 has left the group (destroy_process_group)"],
         ),
         ([stack(1, f"{COLLECTIVES}null\n{FAULT}")], []),
     ],

@@ -40,14 +40,7 @@ _STACK = StackSummary(
     StackMpi("impi-rt", "2021.18.1"),
 )
 _CHECK = ImportCheck(
-    "node0",
-    {"torch": "2.8.0", "ipex": "2.8.0"},
-    (),
-    "3.11.2",
-    "AVX512_BF16",
-    3.2,
-    "bfloat16",
-    "Intel(R) MPI Library",
+    "node0", {"torch": "2.8.0", "ipex": "2.8.0"}, (), "3.11.2", "AVX512_BF16", 3.2, "bfloat16", "Intel(R) MPI Library"
 )
 _OLD = ImportCheck(
     "old", {"torch": "2.8.0", "ipex": "2.8.0"}, (), "3.11.2", "AVX2", 9.0, "float32", "Intel(R) MPI Library"
