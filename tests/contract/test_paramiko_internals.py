@@ -15,7 +15,7 @@ from typing import Any
 
 import paramiko
 import pytest
-from paramiko.common import AUTH_SUCCESSFUL, MSG_CHANNEL_REQUEST, MSG_USERAUTH_FAILURE, OPEN_SUCCEEDED
+from paramiko.common import AUTH_SUCCESSFUL, MSG_CHANNEL_REQUEST, MSG_EXT_INFO, MSG_USERAUTH_FAILURE, OPEN_SUCCEEDED
 
 from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.paramiko_internals import OutputEvent, QuietTransport, SharedAgent
@@ -165,18 +165,21 @@ def test_what_a_server_tells_the_user_of_a_login_is_kept(tmp_path: Path) -> None
         assert recorder.farewell == "Too many authentication failures"
 
 
-def test_a_packet_of_gigabytes_is_not_waited_for() -> None:
-    """Its length is not authenticated: who is on the way can change it."""
+@pytest.mark.parametrize("size", [0x7FFFFFFC, 0x1FFFC], ids=["gigabytes", "128 KiB"])
+def test_a_packet_that_is_too_long_is_not_waited_for(size: int) -> None:
+    """Its length is not authenticated: who is on the way can change it. And the number of 512 KiB took 23 s."""
     ours, theirs = socket.socketpair()
     recorder, sent = Recorder(ours), 0
-    theirs.sendall(b"SSH-2.0-x\r\n\x7f\xff\xff\xfc")
+    theirs.sendall(b"SSH-2.0-x\r\n" + size.to_bytes(4, "big"))
     with theirs, suppress(OSError):
         theirs.settimeout(60)
         recorder.start_client(event=threading.Event())
         while sent < 64 << 20:
             sent += theirs.send(bytes(1 << 16))
+    recorder.join(60)
     recorder.close()
     assert sent < 1 << 20
+    assert "a packet of" in str(recorder.get_exception())
 
 
 class OpenServer(paramiko.ServerInterface):
@@ -216,6 +219,50 @@ def test_a_host_that_sends_more_than_its_window_is_disconnected() -> None:
     recorder.close()
     assert len(channel.in_buffer) < 3 << 20
     assert "window" in str(recorder.get_exception())
+
+
+class HostThatCosts(paramiko.Transport):
+    """It tells of extensions without an end, chooses a group that is none, or exchanges keys again and again."""
+
+    def __init__(self, sock: socket.socket, how: str) -> None:
+        super().__init__(sock)
+        self.how = how
+        self.add_server_key(paramiko.ECDSAKey.generate())
+        if how != "extensions":
+            kex = "diffie-hellman-group14-sha256" if how == "exchanges" else "diffie-hellman-group-exchange-sha256"
+            self.get_security_options().kex = [kex]
+            self._modulus_pack: Any = self  # asked for a group
+        self.start_server(event=threading.Event(), server=OpenServer())
+
+    def get_modulus(self, *_: int) -> tuple[int, int]:
+        return 2, -(1 << 2047) if self.how == "negative" else (1 << 8191) + 1
+
+    def _activate_outbound(self) -> None:
+        super()._activate_outbound()  # type: ignore[misc]
+        if self.how == "extensions":
+            message = paramiko.Message()
+            message.add_byte(bytes([MSG_EXT_INFO]))
+            message.add_int(0xFFFFFFFF)
+            self._send_message(message)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("how", ["extensions", "negative", "large", "exchanges"])
+def test_a_host_that_would_cost_minutes_by_a_packet_is_disconnected(how: str) -> None:
+    """One packet of 9 bytes took 100 minutes of the processor, a negative prime all of it until the command's end."""
+    ours, theirs = socket.socketpair()
+    host, recorder = HostThatCosts(theirs, how), Recorder(ours)
+    ready = threading.Event()
+    recorder.start_client(event=ready)
+    ready.wait(20)
+    with suppress(paramiko.SSHException, EOFError):
+        while how == "exchanges" and recorder.is_active():
+            host.renegotiate_keys()
+    recorder.join(20)
+    going_on, error = recorder.is_alive(), str(recorder.get_exception())
+    host.close()
+    recorder.close()
+    assert not going_on
+    assert re.search("more extensions|a group for the key exchange|more key exchanges", error)
 
 
 class HostThatWaits(paramiko.Transport):

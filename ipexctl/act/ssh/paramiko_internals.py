@@ -13,6 +13,9 @@ Paramiko below the next major release, and `make fast-lowest` runs the tests wit
 - ``Transport._log``, ``_parse_debug``: some forty log lines per connection that nobody reads.
 - ``Transport._really_parse_kex_init``: Paramiko does not name what a server offers that has nothing in common with us.
 - ``Transport._kex_info``, ``_key_info``, ``_cipher_info``, ``_mac_info``: the algorithms it has, weak ones too.
+- ``Transport._parse_ext_info``: counts extensions as far as the host says, for hours in a packet without any.
+- ``Transport._parse_kex_init``: Paramiko exchanges keys as often as a host asks, by Python's own arithmetic.
+- ``KexGex._parse_kexdh_gex_group``: seeks an exponent for ever in a group whose prime is negative.
 - ``packetizer.start_handshake``: starts one timer thread per connection.
 - ``packetizer.read_all``: waits for packets of up to 4 GiB, whose length is not authenticated with the usual ciphers.
 - ``packetizer.set_keepalive``: the only periodic call in the transport's own thread.
@@ -27,8 +30,9 @@ Paramiko below the next major release, and `make fast-lowest` runs the tests wit
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Container, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import paramiko
 from paramiko.agent import AgentSSH
@@ -43,13 +47,36 @@ from paramiko.common import (
 )
 from paramiko.message import Message
 
-_PACKET_LIMIT = 1 << 19  # bytes; OpenSSH takes half as many
+_PACKET_LIMIT = 1 << 16  # bytes; 35,000 must do (RFC 4253, 6.1), and of a number each takes as long as all before it
+_EXTENSION_LIMIT = 64  # that a host tells of
+_GROUP_LIMIT = 4096  # bits of a group of the host's choice
+_SLOW_EXCHANGES = 16  # of keys, in such a group or a fixed one; and one more each second
 _CHANNEL_HANDLERS: dict[int, Callable[[paramiko.Channel, Message], None]]
 _CHANNEL_HANDLERS = paramiko.Transport._channel_handler_table  # type: ignore[attr-defined]
 
 
+def _bound_group(engine: Any) -> Any:
+    """Returns a key exchange in a group of the host's choice that refuses one that is none, or costs seconds."""
+
+    class Bounded(engine):  # type: ignore[misc]
+        max_bits = _GROUP_LIMIT
+
+        def _parse_kexdh_gex_group(self, message: Message) -> None:
+            if not 0 < message.get_mpint() < 1 << _GROUP_LIMIT:
+                raise paramiko.SSHException("a group for the key exchange that is none, or too large")
+            message.rewind()
+            super()._parse_kexdh_gex_group(message)
+
+    return Bounded
+
+
 class QuietTransport(paramiko.Transport):
     """Paramiko's transport without log lines and timer threads, with hooks for the banner and for keepalives."""
+
+    _kex_info: ClassVar = {
+        name: _bound_group(engine) if "group-exchange" in name else engine
+        for name, engine in paramiko.Transport._kex_info.items()  # type: ignore[attr-defined]
+    }
 
     # The server's algorithms; in ``server_mac_algo_list`` and the like, their names.
     offered: Mapping[str, tuple[str, ...]] = {}
@@ -68,6 +95,7 @@ class QuietTransport(paramiko.Transport):
     def __init__(self, sock: Any, window: int) -> None:
         """``window`` is how many bytes the host may send ahead on one channel."""
         super().__init__(sock, default_window_size=window)
+        self.begun, self.slow_exchanges = time.monotonic(), 0
         bounded = {
             kind: _bound_output(_CHANNEL_HANDLERS[kind]) for kind in (MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA)
         }
@@ -110,6 +138,18 @@ class QuietTransport(paramiko.Transport):
         """Ends the wait of whoever waits for this transport to connect."""
         if self.completion_event is not None:
             self.completion_event.set()
+
+    def _parse_ext_info(self, message: Message) -> None:
+        if message.get_int() > _EXTENSION_LIMIT:
+            raise paramiko.SSHException("more extensions than there are")
+        message.rewind()
+        super()._parse_ext_info(message)  # type: ignore[misc]
+
+    def _parse_kex_init(self, message: Message) -> None:
+        super()._parse_kex_init(message)  # type: ignore[misc]
+        self.slow_exchanges += getattr(self.kex_engine, "name", "").startswith("diffie-hellman")
+        if self.slow_exchanges > _SLOW_EXCHANGES + time.monotonic() - self.begun:
+            raise paramiko.SSHException("more key exchanges than there is time for")
 
     def _check_banner(self) -> None:
         if isinstance(self.sock, socket.socket):

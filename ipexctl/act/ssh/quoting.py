@@ -83,6 +83,7 @@ class OutputSplitter:
     pid: int = 0
     started: bool = False
     noise: bytearray = field(default_factory=bytearray)
+    searched: int = 0  # bytes of it, in which no nonce is looked for again
 
     def extract_output(self, data: bytes) -> bytes:
         """Returns the part of ``data`` that is the command's output."""
@@ -90,7 +91,7 @@ class OutputSplitter:
             return data
         self.noise += data
         mark = self.nonce + b" "
-        start = self.noise.find(mark)
+        start = self.noise.find(mark, self.searched)
         while start >= 0 and (end := self.noise.find(b"\n", start)) >= 0:
             pid = parse_integer(bytes(self.noise[start + len(mark) : end]))
             if pid is not None:  # else a login shell shows what it executes (`set -x`)
@@ -98,9 +99,13 @@ class OutputSplitter:
                 self.pid, self.started = pid, True
                 del self.noise[start:]
                 return output
+            self.searched = end
             start = self.noise.find(mark, end)
+        if start < 0:
+            self.searched = max(self.searched, len(self.noise) - len(mark))
         if len(self.noise) > _NOISE_LIMIT:  # keep the end, which may hold half a nonce, and a sample of the beginning
             del self.noise[4096 : len(self.noise) - 4096]
+            self.searched = 4096
         return b""
 
 
