@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from itertools import islice
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set
 
 from ipexctl.protocol import paths
@@ -20,7 +19,8 @@ from ipexctl.protocol import paths
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 _PIECE = 1 << 16  # bytes that are read at a time
-_VARIABLES = 128  # such pieces of a process's variables: the kernel takes 6 MiB of a program that it starts
+_VARIABLES = 1 << 23  # bytes of a process's variables: the kernel takes 6 MiB of a program that it starts
+_MAPS = 1 << 24  # bytes of the list of files in its memory: 65,530 (vm.max_map_count) with usual names
 _TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 STUCK = 2.0  # seconds
@@ -39,15 +39,24 @@ class Process(NamedTuple):
     rss: int = 0
 
 
-def read_file(path: str, pieces: "Optional[int]" = None) -> bytes:
-    """Returns a file's bytes, at most so many pieces; none where there is no such file, or it may not be read."""
+def read_file(path: str, limit: "Optional[int]" = None) -> bytes:
+    """Returns a file's bytes, about ``limit`` at most; none where there is no such file, or it may not be read."""
+    data = bytearray()
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY)  # half the time of a file object, and a search of /proc reads hundreds
         try:
-            return b"".join(islice(iter(lambda: os.read(fd, _PIECE), b""), pieces))
+            for piece in iter(lambda: os.read(fd, _PIECE), b""):
+                data += piece
+                if limit and len(data) >= limit:
+                    break
         finally:
             os.close(fd)
-    return b""
+    return bytes(data)
+
+
+def read_maps(pid: int) -> bytes:
+    """Returns the list of files in a process's memory. Another user's may have names without an end, as root sees."""
+    return read_file("/proc/%d/maps" % pid, _MAPS)
 
 
 def read_tail(path: str, size: int, begin: int = 0) -> bytes:
@@ -102,7 +111,7 @@ def list_shared_memory(pid: int) -> "Set[str]":
     """Files of shared memory that MPI has made and the process has mapped. Only MPICH's have names that stay. A process
     of another user may have our mark: files of others, and in directories that they could replace, are none."""
     begin, places = b"/dev/shm/mpich_shm_", set()
-    for words in (line.split(None, 5) for line in read_file("/proc/%d/maps" % pid).splitlines()):
+    for words in (line.split(None, 5) for line in read_maps(pid).splitlines()):
         if words[5:] and words[5].startswith(begin) and b"/" not in words[5][len(begin) :]:
             with suppress(OSError):  # it is gone
                 if os.lstat(words[5]).st_uid == os.geteuid():

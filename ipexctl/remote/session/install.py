@@ -375,12 +375,12 @@ class InstallSession(relay.FileRelay):
         ids = list_environments(base)
         ids_in_use: Set[str] = set()
         runs: Set[str] = set()
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            text = procs.read_file("/proc/%s/maps" % pid)
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            text = procs.read_maps(pid)
             mapped = [id for id in ids if os.fsencode(os.path.join(base, id) + "/") in text]
             ids_in_use.update(mapped)
             if mapped:
-                runs.add(procs.read_run(int(pid)))
+                runs.add(procs.read_run(pid))
         return messages.Used(sorted(ids_in_use), sorted(runs - {""}))
 
     def remove_unused(self, keep: List[str]) -> messages.Removed:

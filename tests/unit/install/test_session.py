@@ -542,6 +542,37 @@ def test_an_environment_that_a_process_uses_is_known_by_a_link_to_it_too(tmp_pat
         process.wait()
 
 
+MANY_FILES = """
+import ctypes, mmap, time
+libc = ctypes.CDLL(None)
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
+for number in range(16000):  # not beside each other, or they would be one
+    libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_SHARED, 0, 2 * number * mmap.PAGESIZE)
+print(flush=True)
+time.sleep(60)
+"""
+LOOK = """
+import resource
+from ipexctl.remote.session.install import InstallSession
+InstallSession().run("find_used", {"venv": "/nonexistent/env"})
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_the_files_in_the_memory_of_anothers_process_do_not_fill_that_of_root(tmp_path: Path) -> None:
+    """A path may be as long as a stranger likes: 60,000 of 10 KiB took 1.2 GiB."""
+    deep = tmp_path.joinpath(*12 * ["d" * 250])
+    deep.mkdir(parents=True)
+    (deep / "f").write_bytes(b"x")
+    stranger = (sys.executable, "-c", MANY_FILES)
+    with (deep / "f").open() as file, subprocess.Popen(stranger, stdin=file, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        look = subprocess.run((sys.executable, "-c", LOOK), stdout=subprocess.PIPE, check=True)
+        process.kill()
+    assert int(look.stdout) < 90 << 10  # KiB
+
+
 def test_an_exception_of_our_program_is_a_failure_of_its_host(caplog: pytest.LogCaptureFixture) -> None:
     """A host that said so ended the command of all hosts with 70."""
     with start(PROGRAM) as session, pytest.raises(RemoteError, match=r"^KeyError: 'venv'$") as caught:
