@@ -25,6 +25,7 @@ COLLECTIVES = (  # the first of them is the first that DistributedDataParallel d
 
 # what Python and torch write of a full disk
 DISK_FULL = ("No space left", "Disk quota exceeded", "iostream error", "unexpected pos")
+LOST_WORKER = "RuntimeError: DataLoader worker "  # torch/utils/data/dataloader.py
 OF_RESULT = "Cannot extract tensors from value: "
 ERRORS = 8  # exceptions kept of one rank's processes: the latest
 WORDS = 8000  # letters kept of a command line
@@ -328,6 +329,8 @@ def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
         report["child"] = error.get_first_failure()[1].pid
     elif kind.__name__ == "ProcessExitedException":  # of torch.multiprocessing.spawn, likewise
         report["child"] = error.error_pid
+    elif kind.__name__ == "BrokenProcessPool" or last.startswith(LOST_WORKER):
+        report["lost"] = True
     return report
 
 

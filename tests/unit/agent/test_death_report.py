@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from ipexctl.act import agent
+from ipexctl.decide.diagnosis.evidence import collect_evidence
+from ipexctl.model.reports import RankOutcome
 from ipexctl.protocol.rank_records import RankEnded
 from ipexctl.remote.agent import death_report, procs
 
@@ -179,6 +181,25 @@ def test_the_exception_of_a_helper_counts_only_where_the_script_has_none(ranks: 
     assert end.kernel == ""
 
 
+def test_the_exception_of_a_process_that_a_pool_has_lost_is_the_cause(ranks: Path, tmp_path: Path) -> None:
+    """As of a script without a main guard, which spawned processes execute again."""
+    script = tmp_path / "pool.py"
+    script.write_text(
+        "import multiprocessing, concurrent.futures as futures\n"
+        "if __name__ == '__mp_main__': raise ValueError('no')\n"
+        "with futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context('spawn')) as pool:\n"
+        "    pool.submit(int).result()\n"
+    )
+    _, pid = ended(ranks, script)
+    end = reported(ranks, 0, pid)
+    assert end.error.startswith("concurrent.futures.process.BrokenProcessPool")
+    evidence = collect_evidence(RankOutcome(0, "node0", "failed", error=end.error, traceback=end.traceback))
+    last, cause = evidence.exceptions
+    assert last.text.startswith(end.error)
+    assert cause.text == "ValueError: no"
+    assert "run_path(main_path" in cause.files
+
+
 @pytest.mark.parametrize("text", ["", ", text=True"])
 def test_what_a_command_wrote_that_failed_is_kept_where_the_script_captures_it(ranks: Path, text: str) -> None:
     script = f"import subprocess; subprocess.run(['ls', '/no/shard'], check=True, capture_output=True{text})"
@@ -206,7 +227,7 @@ def test_exceptions_of_helpers_fill_no_disk(ranks: Path) -> None:
     assert reported(ranks, 0, pid).error == OWN
 
 
-def ended(ranks: Path, script: str) -> tuple[int, int]:
+def ended(ranks: Path, script: str | Path) -> tuple[int, int]:
     """The status and the id of a rank 3 that was this script."""
     (ranks / "3.stacks").unlink()
     hooks = ranks.parent / "hooks"
@@ -214,5 +235,6 @@ def ended(ranks: Path, script: str) -> tuple[int, int]:
     for name, data in agent.read_hooks().items():
         (hooks / name).write_bytes(data)
     env = {**os.environ, "PYTHONPATH": str(hooks), "IPEXCTL_DIR": str(ranks.parent), "IPEXCTL_RANK": "3"}
-    with subprocess.Popen([sys.executable, "-c", script], env=env, stderr=subprocess.DEVNULL) as rank:
+    words = ["-c", script] if isinstance(script, str) else [script]
+    with subprocess.Popen([sys.executable, *words], env=env, stderr=subprocess.DEVNULL) as rank:
         return rank.wait(60), rank.pid
