@@ -15,4 +15,6 @@ def read_table(name: str, *, frozen: bool = False) -> list[Any]:
 
 
 def freeze(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: freeze(each) for name, each in value.items()}
     return tuple(map(freeze, value)) if isinstance(value, list) else value

@@ -13,6 +13,7 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory, StallPlace
 from ipexctl.protocol import frames, hooks, journal, rank_records, samples
+from tests.tables import read_table
 
 NONCE = "n0nce"
 RUNNING = Running("r1", "node0", ("node0", "node1"), {"host-1": "node1"}, "mpirun -n 2 train.py", "train.py")
@@ -331,16 +332,7 @@ def test_ranks_that_meet_at_many_places_take_no_time_that_grows_with_the_cube_of
     assert time.process_time() - begun < 8.0
 
 
-@pytest.mark.parametrize(
-    ("calls", "shown"),
-    [
-        (("barrier", "recv"), True),
-        (("send", "barrier"), True),
-        (("recv", "recv"), True),
-        (("send", "recv"), False),
-        (("barrier", "barrier"), False),
-    ],
-)
+@pytest.mark.parametrize(("calls", "shown"), read_table("journal_events/awaited_messages", frozen=True))
 def test_messages_that_no_rank_sends_or_takes_are_an_early_stall(calls: tuple[str, str], shown: bool) -> None:
     early = journal.Stall([0, 1], True, True, 20.0, {0: "R", 1: "R"}, early=True)
     place = "/x/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"

@@ -382,18 +382,7 @@ def test_a_module_of_the_current_directory_that_was_not_sent_is_sent_by_the_comm
     assert diagnosis.command == "ipexctl run --project . --ppn 1 s/train.py"
 
 
-@pytest.mark.parametrize(
-    ("path", "command"),
-    [
-        ("data/tiny/train.bin", "ipexctl sync sub/data/tiny -f lab/hosts"),
-        ("/root/ipexctl/gpt-1a2b/data/tiny/train.bin", "ipexctl sync sub/data/tiny -f lab/hosts"),
-        ("wandb/run/x.pt", "ipexctl sync sub/wandb -f lab/hosts"),
-        ("vocab.json", "ipexctl run --exclude '!/vocab.json' train.py -f lab/hosts"),
-        ("mydata/tiny/train.bin", ""),
-        ("fcu.xyz", "ipexctl run --exclude '!/configs/fcu.xyz' train.py -f lab/hosts"),
-        ("/root/ipexctl/gpt-1a2b/README", "ipexctl run --exclude '!/README' train.py -f lab/hosts"),
-    ],
-)
+@pytest.mark.parametrize(("path", "command"), read_table("reports/files_not_sent", frozen=True))
 def test_a_file_that_was_not_sent_has_the_command_that_sends_it(path: str, command: str) -> None:
     lost = end(2, 1, 50.0, error=f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'")
     command_line = e.Started(
@@ -659,15 +648,7 @@ def test_where_ranks_stood_in_a_stall_is_said_by_keys() -> None:
     assert [rank.line for rank in report.run.ranks] == ["train.py:30", "train.py:21", "train.py:30", "data.py:7"]
 
 
-@pytest.mark.parametrize(
-    ("dark", "asked", "limit"),
-    [
-        (("b",), "a,b,c", "a,c"),
-        (("b", "c"), "a,b,c", "a"),
-        (("b",), "[a-c]", "[a-c]:!b"),
-        (("a", "b", "c"), "a,b,c", ""),
-    ],
-)
+@pytest.mark.parametrize(("dark", "asked", "limit"), read_table("reports/hosts_out_of_reach", frozen=True))
 def test_a_run_refused_for_hosts_out_of_reach_advises_itself_on_the_others(
     dark: Sequence[str], asked: str, limit: str
 ) -> None:

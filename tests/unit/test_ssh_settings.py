@@ -13,6 +13,7 @@ import pytest
 from ipexctl.act.ssh.settings import Settings, SSHSettings
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host
+from tests.tables import read_table
 
 # As RHEL 9 has them, but for the place of the crypto policy.
 REDHAT = """
@@ -65,13 +66,7 @@ def test_the_system_file_of_red_hat_is_read_behind_the_users(tmp_path: Path) -> 
     assert find_settings(config, "other", tmp_path / "system").timeout == 3, "what was set before counts"
 
 
-@pytest.mark.parametrize(
-    "match",
-    [
-        "localnetwork 0.0.0.0/0", "tagged here", "version OpenSSH_*", "sessiontype exec", "command *", "!command x",
-        "new-one x", "new-one", "host n1 sessiontype=exec", "sessiontype exec final all",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("match", read_table("ssh_settings/criteria_that_cannot_be_judged"))
 def test_a_match_line_with_a_criterion_that_cannot_be_judged_never_holds(tmp_path: Path, match: str) -> None:
     result = find_settings(write_config(tmp_path, f"Match {match}\n  Port 77\nMatch all\n  User someone\n"))
     assert (result.user, result.port) == ("someone", 22)

@@ -69,18 +69,7 @@ def test_without_hosts_those_of_a_running_lab_are_advised(tmp_path: Path, monkey
     assert reported.output.splitlines()[-1].strip() == f"ipexctl run -f {lab} --ppn 2 train.py --lr 3"
 
 
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        ("run -H node0,node1 train.py", "run --limit node0,node1 train.py"),
-        ("run --host node0 train.py", "run --limit node0 train.py"),
-        ("run -f hosts -H node1 train.py", "run -f hosts --limit node1 train.py"),
-        ("run -H node0,other train.py", "run --hosts node0,other train.py"),
-        ("run --hosts node0.invalid,x.invalid --ppn 1 train.py", "run --limit node0.invalid --ppn 1 train.py"),
-        ("doctor --hosts=node0.invalid", "fix: ipexctl doctor --limit=node0.invalid"),
-        ("doctor --hosts x.invalid", "fix: write its IP in place of its name, or HostName"),
-    ],
-)
+@pytest.mark.parametrize(("words", "hint"), read_table("wrong_flags/limits_of_the_hostfile", frozen=True))
 def test_hosts_of_the_hostfile_are_chosen_with_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, hint: str
 ) -> None:
@@ -100,15 +89,7 @@ def test_a_comparison_is_a_report_of_two_runs() -> None:
     assert "commands:" not in reported.output
 
 
-@pytest.mark.parametrize(
-    ("words", "output"),
-    [
-        (("--ppn", "1"), "--ppn goes to the script; options of ipexctl stand before it:"),
-        (("--lr", "1", "--ppn=1", "-n", "2", "-n"), "--ppn, -n go to the script; options of ipexctl stand before it:"),
-        (("--lr", "1", "ppn"), None),
-        (("--env", "CartPole-v0"), None),
-    ],
-)
+@pytest.mark.parametrize(("words", "output"), read_table("wrong_flags/options_behind_the_script", frozen=True))
 def test_an_option_behind_the_script_is_reported_and_left_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], output: str | None
 ) -> None:
@@ -159,17 +140,7 @@ def is_warned_of_input(place: Path, stdin: IO[bytes] | int, *words: str) -> bool
     return b"standard input is a file" in messages
 
 
-@pytest.mark.parametrize(
-    ("verb", "words", "hint"),
-    [
-        ("run", "t.py --ppn 2 --dry-run", "--ppn 2 --dry-run t.py"),
-        ("run", "-n 2 t.py --lr 1 --dry-run", "-n 2 --dry-run t.py --lr 1"),
-        ("run", "t.py --ppn=2 x --help", "--ppn=2 --help t.py x"),
-        ("run", "t.py --ppn 2 --check", "--ppn 2 --dry-run t.py"),
-        ("run", "t.py --emit mpi", "--emit mpi t.py"),
-        ("tune", "t.py --budget 2m --dry-run", "--budget 2m --dry-run t.py"),
-    ],
-)
+@pytest.mark.parametrize(("verb", "words", "hint"), read_table("wrong_flags/dry_runs_behind_the_script", frozen=True))
 def test_who_asks_behind_the_script_for_a_dry_run_starts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, words: str, hint: str
 ) -> None:

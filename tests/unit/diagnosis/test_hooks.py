@@ -11,6 +11,7 @@ import pytest
 
 from ipexctl.act import agent
 from ipexctl.protocol import hooks
+from tests.tables import read_table
 
 SCRIPT = """
 import sys, threading
@@ -120,13 +121,7 @@ def test_the_error_of_a_groups_result_is_what_the_group_says(tmp_path: Path) -> 
     assert done.stderr.endswith(f"\n{record['error']}\n")
 
 
-@pytest.mark.parametrize(
-    ("code", "status", "error"),
-    [
-        ("0", 0, None), ("", 0, None), ("256", 0, None), ("1", 1, "ValueError: no such root"),
-        ("'bad config'", 1, "bad config"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("code", "status", "error"), read_table("hooks/exits", frozen=True))
 def test_an_exit_is_kept_with_its_line_and_what_the_script_handled(
     tmp_path: Path, code: str, status: int, error: str | None
 ) -> None:

@@ -15,6 +15,7 @@ from ipexctl.decide.diagnosis.worlds import describe_rendezvous, describe_worlds
 from ipexctl.protocol import hooks, journal, rank_records
 from ipexctl.protocol.rank_records import RankAlone, RankRendezvous, RankWorld
 from tests.stub_torch import MPI, write_packages
+from tests.tables import read_table
 
 TRAIN = "import torch\n{before}\nfor _ in range(4): torch.optim.Optimizer().step()\n{after}\n"
 JOIN = "torch.distributed.init_process_group('gloo')"
@@ -187,18 +188,7 @@ def test_where_the_plan_is_followed_or_a_store_is_given_nothing_is_reported(tmp_
     assert run(tmp_path / "store", script) == [world(used=False)]
 
 
-@pytest.mark.parametrize(
-    ("words", "planned", "noted"),
-    [
-        ("'127.0.0.1', 8089, 2, False", "10.0.0.1", True),
-        ("host_name='localhost', port=8089, world_size=2", "10.0.0.1", True),
-        ("'10.0.0.1', 8089, 2", "10.0.0.1", False),
-        ("'127.0.0.1', 8089", "10.0.0.1", False),  # of this process alone, or nobody knows whose
-        ("'127.0.0.1', 8089, 2, wait_for_workers=False", "10.0.0.1", False),
-        ("'127.0.0.1', 8089, 2, True, 3.0, False", "10.0.0.1", False),
-        ("'127.0.0.1', 8089, 2", "127.0.0.1", False),  # all hosts are one machine
-    ],
-)
+@pytest.mark.parametrize(("words", "planned", "noted"), read_table("worlds/stores_at_loopback", frozen=True))
 def test_a_store_of_the_scripts_own_at_a_loopback_address_is_named(
     tmp_path: Path, words: str, planned: str, noted: bool
 ) -> None:
@@ -241,16 +231,7 @@ def test_an_address_at_which_no_other_host_can_be_met_is_reported_at_once() -> N
     assert not find_hopeless_rendezvous([meets(1, size=0)], ("node0", "node1")), "who knows how many"
 
 
-@pytest.mark.parametrize(
-    ("address", "faults", "why"),
-    [
-        ("file:///tmp/x", ("ext4 8:1", "ext4 8:2"), "that is another file on each host (ext4), where 1 of 2 ranks"),
-        ("file:///tmp/x", ("ext4 8:1", "ext4 8:1"), ""),  # containers of one machine may share it
-        ("file:///tmp/x", ("nfs4 8:1", "nfs4 9:2"), ""),
-        ("file:///tmp/x", ("", ""), ""),
-        ("nohost", ("", "Name or service not known"), "node1 has no address for this name (Name or service"),
-    ],
-)
+@pytest.mark.parametrize(("address", "faults", "why"), read_table("worlds/files_and_names", frozen=True))
 def test_a_file_or_a_name_that_leads_no_rank_to_the_others(address: str, faults: tuple[str, str], why: str) -> None:
     known = [meets(rank, address)._replace(fault=fault) for rank, fault in enumerate(faults)]
     text = find_hopeless_rendezvous(known, ("node0", "node1"))
@@ -259,21 +240,9 @@ def test_a_file_or_a_name_that_leads_no_rank_to_the_others(address: str, faults:
     assert not find_hopeless_rendezvous(known[:1], ("node0", "node1")), "of one host nothing follows"
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("rank=int(os.environ['LOCAL_RANK'])", [(0, 4, 2)]),
-        ("world_size=4, rank=2", [(2, 4, 2)]),
-        ("rank=1", []),
-        ("world_size=4", []),
-        ("world_size=8", [(-1, 8, 2)]),
-        ("world_size=2, rank=1", [(-1, 2, 2)]),
-        ("world_size=1, rank=0", []),  # with itself alone
-        (")\nos.environ['WORLD_SIZE'] = '3'\ntorch.distributed.init_process_group('gloo'", [(-1, 3, 3)]),
-    ],
-)
+@pytest.mark.parametrize(("given", "expected"), read_table("worlds/numbers_and_sizes"))
 def test_a_rank_that_takes_another_number_or_size_is_recorded(
-    tmp_path: Path, given: str, expected: list[tuple[int, int, int]]
+    tmp_path: Path, given: str, expected: list[list[int]]
 ) -> None:
     script = f"import os, torch.distributed\ntorch.distributed.init_process_group('gloo', {given})\n"
     reported = run(tmp_path, script, LOCAL_RANK="0", IPEXCTL_MEETING="10.0.0.1 29500 4")

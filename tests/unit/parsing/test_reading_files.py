@@ -33,13 +33,7 @@ def refusal(path: str | Path, cwd: Path | None = None) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("mode", "text", "why"),
-    [
-        (0o600, "API_KEY=x\n", ""), (0o644, "EPOCHS=3\n# API_KEY=x\n", ""), (0o640, "A=1\nAPI_KEY=x\n", "mode 0640"),
-        (0o602, "export DB_PASS=x\n", "mode 0602"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("mode", "text", "why"), read_table("files/open_secrets", frozen=True))
 def test_a_file_of_secrets_that_is_open_to_others_is_refused(tmp_path: Path, mode: int, text: str, why: str) -> None:
     path = tmp_path / "names.env"
     path.write_text(text)
@@ -267,13 +261,7 @@ def test_every_path_of_a_task_is_one_on_this_machine_or_on_the_hosts() -> None:
     assert paths - tasks.LOCAL_PATHS == {"venv", "workdir", "python", "mpi", "keep"}, "these are on the hosts"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "install --requirements={}", "install --lock={}", "install --wheels={}", "run --env-file={} t.py",
-        "run --stdin={} t.py", "doctor --recorded={}", "sync {}", "wheels fetch {}",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("line", read_table("files/an_option_takes_a_path_in_a_home_directory"))
 def test_an_option_takes_a_path_in_a_home_directory(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IPEXCTL_HOSTS", "a")
     result = CliRunner().invoke(app, line.format("~nosuchuser/x").split())

@@ -211,23 +211,12 @@ def test_open_mpi_has_several_names_for_slots(key: str) -> None:
     assert (host.name, host.slots) == ("n1", 4)
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "environ", "nodefile", "expected"),
-    [
-        ("slurm", {"SLURM_JOB_NODELIST": "n[01-03],g7", "SLURM_TASKS_PER_NODE": "4(x3),2"}, "",
-         [("n01", 4), ("n02", 4), ("n03", 4), ("g7", 2)]),
-        ("slurm", {"SLURM_NODELIST": "n1"}, "", [("n1", None)]),
-        ("lsf", {"LSB_MCPU_HOSTS": "a 4 b 2", "LSB_HOSTS": "ignored"}, "", [("a", 4), ("b", 2)]),
-        ("lsf", {"LSB_HOSTS": "b a b"}, "", [("b", 2), ("a", 1)]),
-        ("lsf", {"LSB_DJOB_HOSTFILE": "/home/u/.lsbatch/7.hostfile"}, "b\nb\na\n", [("b", 2), ("a", 1)]),
-        ("pbs", {"PBS_NODEFILE": "/var/spool/7.pbs"}, "n2\nn1.lan\nn2\nn2\n", [("n2", 3), ("n1.lan", 1)]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("scheduler", "environ", "nodefile", "expected"), read_table("hostfiles/jobs_of_schedulers"))
 def test_the_job_of_a_scheduler_gives_hosts_and_slots(
-    scheduler: str, environ: dict[str, str], nodefile: str, expected: list[tuple[str, int | None]]
+    scheduler: str, environ: dict[str, str], nodefile: str, expected: list[list[str | int | None]]
 ) -> None:
     inventory = parse_allocation(scheduler, environ, nodefile)
-    assert (inventory.source, [(host.name, host.slots) for host in inventory]) == (scheduler, expected)
+    assert (inventory.source, [[host.name, host.slots] for host in inventory]) == (scheduler, expected)
     assert not nodefile or [find_node_file(scheduler, environ)] == [*environ.values()]
 
 

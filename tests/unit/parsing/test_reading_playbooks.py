@@ -303,15 +303,7 @@ def test_the_nearest_of_long_names_is_looked_for_by_their_beginnings() -> None:
     assert "is not set" in str(refusal(f"vars:\n  ? {'a' * 300_000}\n  : x\n{names}steps:\n{steps}"))
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        "doctor: {timeout: inf}",
-        "doctor: {timeout: 1e300}",
-        "run: {script: a.py, n: 1000000000}",
-        "run: {script: a.py, restarts: 1e30}",
-    ],
-)
+@pytest.mark.parametrize("step", read_table("playbooks/numbers_beyond_what_clocks_and_hosts_have_are_refused"))
 def test_numbers_beyond_what_clocks_and_hosts_have_are_refused(step: str) -> None:
     """The first two ended the play with an exception, the third took hundreds of gigabytes before a host was asked."""
     assert "must be" in str(refusal(f"steps:\n- {step}\n"))
