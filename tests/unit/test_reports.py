@@ -382,7 +382,7 @@ def test_a_module_of_the_current_directory_that_was_not_sent_is_sent_by_the_comm
     assert diagnosis.command == "ipexctl run --project . --ppn 1 s/train.py"
 
 
-@pytest.mark.parametrize(("path", "command"), read_table("reports/files_not_sent", frozen=True))
+@pytest.mark.parametrize(("path", "command"), read_table("reports/files_not_sent"))
 def test_a_file_that_was_not_sent_has_the_command_that_sends_it(path: str, command: str) -> None:
     lost = end(2, 1, 50.0, error=f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'")
     command_line = e.Started(

@@ -69,7 +69,7 @@ def test_without_hosts_those_of_a_running_lab_are_advised(tmp_path: Path, monkey
     assert reported.output.splitlines()[-1].strip() == f"ipexctl run -f {lab} --ppn 2 train.py --lr 3"
 
 
-@pytest.mark.parametrize(("words", "hint"), read_table("wrong_flags/limits_of_the_hostfile", frozen=True))
+@pytest.mark.parametrize(("words", "hint"), read_table("wrong_flags/limits_of_the_hostfile"))
 def test_hosts_of_the_hostfile_are_chosen_with_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, hint: str
 ) -> None:
@@ -140,7 +140,7 @@ def is_warned_of_input(place: Path, stdin: IO[bytes] | int, *words: str) -> bool
     return b"standard input is a file" in messages
 
 
-@pytest.mark.parametrize(("verb", "words", "hint"), read_table("wrong_flags/dry_runs_behind_the_script", frozen=True))
+@pytest.mark.parametrize(("verb", "words", "hint"), read_table("wrong_flags/dry_runs_behind_the_script"))
 def test_who_asks_behind_the_script_for_a_dry_run_starts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, words: str, hint: str
 ) -> None:

@@ -121,7 +121,7 @@ def test_the_error_of_a_groups_result_is_what_the_group_says(tmp_path: Path) -> 
     assert done.stderr.endswith(f"\n{record['error']}\n")
 
 
-@pytest.mark.parametrize(("code", "status", "error"), read_table("hooks/exits", frozen=True))
+@pytest.mark.parametrize(("code", "status", "error"), read_table("hooks/exits"))
 def test_an_exit_is_kept_with_its_line_and_what_the_script_handled(
     tmp_path: Path, code: str, status: int, error: str | None
 ) -> None:

@@ -188,7 +188,7 @@ def test_where_the_plan_is_followed_or_a_store_is_given_nothing_is_reported(tmp_
     assert run(tmp_path / "store", script) == [world(used=False)]
 
 
-@pytest.mark.parametrize(("words", "planned", "noted"), read_table("worlds/stores_at_loopback", frozen=True))
+@pytest.mark.parametrize(("words", "planned", "noted"), read_table("worlds/stores_at_loopback"))
 def test_a_store_of_the_scripts_own_at_a_loopback_address_is_named(
     tmp_path: Path, words: str, planned: str, noted: bool
 ) -> None:

@@ -77,7 +77,7 @@ def test_a_comment_hides_no_project_that_uv_would_build(here: Path) -> None:
     assert refused.value.reasons == (f"r.txt:2: -e ./pkg is {PROJECT}", f"r.txt:4: -e ./pkg is {PROJECT}")
 
 
-@pytest.mark.parametrize(("with_", "files"), read_table("requirements/variables_of_playbooks", frozen=True))
+@pytest.mark.parametrize(("with_", "files"), read_table("requirements/variables_of_playbooks"))
 def test_a_playbook_sends_no_variable_with_what_it_requires(here: Path, with_: str, files: dict[str, str]) -> None:
     """uv puts variables into URLs, also of files that are included, so that their author's server got a token."""
     for name, text in files.items():

@@ -33,7 +33,7 @@ def refusal(path: str | Path, cwd: Path | None = None) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("mode", "text", "why"), read_table("files/open_secrets", frozen=True))
+@pytest.mark.parametrize(("mode", "text", "why"), read_table("files/open_secrets"))
 def test_a_file_of_secrets_that_is_open_to_others_is_refused(tmp_path: Path, mode: int, text: str, why: str) -> None:
     path = tmp_path / "names.env"
     path.write_text(text)

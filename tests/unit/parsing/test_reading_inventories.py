@@ -103,7 +103,7 @@ def test_of_several_names_of_one_thing_those_of_ansible_count(text: str, user: s
     assert not {"ansible_user", "ansible_ssh_user", "ansible_port", "user"} & host.vars.keys()
 
 
-@pytest.mark.parametrize(("name", "local"), read_table("inventories/connections", frozen=True))
+@pytest.mark.parametrize(("name", "local"), read_table("inventories/connections"))
 def test_connections_of_ansible_that_are_ssh_or_this_machine(name: str, local: bool) -> None:
     (host,) = parse_inventory(f"[a]\nlocalhost ansible_connection={name}\n", "inv")
     assert host.is_local is local
