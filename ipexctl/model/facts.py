@@ -168,3 +168,6 @@ class Facts(Record):
     socket_cpus: Mapping[str, Cpus] = field(default_factory=dict)  # socket → its on-line CPUs; empty: not known
     ignored_settings: tuple[str, ...] = ()  # of pip and uv in this login: names of variables, paths of files
     unread: Mapping[str, str] = field(default_factory=dict)  # item → why it could not be read
+
+
+HostFacts = Mapping[str, Facts]  # by the names of hosts

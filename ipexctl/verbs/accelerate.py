@@ -1,7 +1,6 @@
 """``ipexctl accelerate config``: writes Accelerate's configuration from the facts of the hosts."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers.tools import AccelerateAnswer
 from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.events import Answer, Ended, Message, Workflow
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.store.private_files import refuse_os_errors, replace_file
@@ -74,7 +73,7 @@ def accelerate_config(
 
 
 def _fill_config(
-    request: AccelerateConfig, inventory: Inventory, facts: Mapping[str, Facts], n: int | None, ppn: int | None
+    request: AccelerateConfig, inventory: Inventory, facts: HostFacts, n: int | None, ppn: int | None
 ) -> tuple[str, AccelerateConfig]:
     """Returns the head's version of accelerate, and ``request`` with the hosts' values. A single host gets one rank by
     default. Raises `UsageError` if accelerate is not installed."""

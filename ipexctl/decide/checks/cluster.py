@@ -7,7 +7,7 @@ from typing import TypeVar
 from ipexctl.decide.releases.env_health import format_limit
 from ipexctl.decide.releases.table import ReleaseTable
 from ipexctl.model.errors import Failure
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import Facts, HostFacts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.reports import Level
@@ -20,7 +20,7 @@ class Cluster(Record):
     ``table`` is the version table. ``live`` is False for recorded probes, which may hold a part only."""
 
     inventory: Inventory
-    facts: Mapping[str, Facts]
+    facts: HostFacts
     failures: Mapping[str, Failure]
     table: ReleaseTable
     live: bool = True

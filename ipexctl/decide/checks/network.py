@@ -10,7 +10,7 @@ from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 
 from ipexctl.decide.facts.numbers import parse_ip_interface
 from ipexctl.model.errors import Exit, Note, UsageError
-from ipexctl.model.facts import Facts, Interface
+from ipexctl.model.facts import Facts, HostFacts, Interface
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 
@@ -33,7 +33,7 @@ class _HostAddress(Record):
 _Addresses = Mapping[str, Sequence[_HostAddress]]
 
 
-def choose_interfaces(facts: Mapping[str, Facts]) -> Mapping[str, InterfaceChoice]:
+def choose_interfaces(facts: HostFacts) -> Mapping[str, InterfaceChoice]:
     """One choice a host, in the order given (the first is the head). A host without any usable address is left out. In
     order: loopback where all hosts are this one machine; else the best subnet in which every host has an address of its
     own (real rather than virtual, the one we came in by, faster, larger MTU, IPv4); else, host by host, the address we
@@ -48,7 +48,7 @@ def choose_interfaces(facts: Mapping[str, Facts]) -> Mapping[str, InterfaceChoic
 
 
 def select_interfaces(
-    hosts: Iterable[Host], facts: Mapping[str, Facts], iface: str | None = None
+    hosts: Iterable[Host], facts: HostFacts, iface: str | None = None
 ) -> tuple[Mapping[str, InterfaceChoice], Mapping[str, UsageError]]:
     """Returns the interface of each host: that of ``--iface``, else that of the hostfile, else as `choose_interfaces`
     has it; and why a host has none. Whatever listens on a host, or is measured between hosts, uses these."""
@@ -84,7 +84,7 @@ def choose_host_interface(
     raise UsageError(what, reasons=reasons, exit=Exit.STEP, code="no-interface")
 
 
-def is_one_machine(facts: Mapping[str, Facts]) -> bool:
+def is_one_machine(facts: HostFacts) -> bool:
     """Returns whether every host was reached over loopback, or without SSH at all."""
     return bool(facts) and all(is_loopback(fact.ssh_address) for fact in facts.values())
 
@@ -128,7 +128,7 @@ def _choose_loopback(fact: Facts) -> InterfaceChoice:
     return InterfaceChoice(name, fact.ssh_address or "127.0.0.1", Note("one-machine", "all hosts are this one machine"))
 
 
-def _find_shared_subnets(facts: Mapping[str, Facts], usable: _Addresses) -> list[Network]:
+def _find_shared_subnets(facts: HostFacts, usable: _Addresses) -> list[Network]:
     """Subnets in which every host has an address, and no two machines the same one; the best first. An address that two
     machines have (172.17.0.1 of docker0) leads nowhere."""
     if len(facts) < 2:
@@ -166,7 +166,7 @@ def _network_contains(network: Network, address: str | None) -> bool:
     return word is not None and word.ip in network
 
 
-def find_isolated_interfaces(facts: Mapping[str, Facts]) -> dict[str, tuple[tuple[str, ...], bool]]:
+def find_isolated_interfaces(facts: HostFacts) -> dict[str, tuple[tuple[str, ...], bool]]:
     """Real interfaces that are up in a subnet where no other host is ("eth1 10.9.9.1/24"), beside one that is shared;
     and whether that host misses a subnet which all others share, so that the address is probably a mistake."""
     real = {
@@ -185,7 +185,7 @@ def find_isolated_interfaces(facts: Mapping[str, Facts]) -> dict[str, tuple[tupl
 
 
 def _choose_subnet_interfaces(
-    shared: Sequence[Network], facts: Mapping[str, Facts], usable: _Addresses
+    shared: Sequence[Network], facts: HostFacts, usable: _Addresses
 ) -> dict[str, InterfaceChoice]:
     best, others = shared[0], shared[1:]
     chosen: dict[str, InterfaceChoice] = {}

@@ -14,7 +14,7 @@ from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.releases.framework_options import FrameworkOption, normalise_arguments, supports_option
 from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.errors import Exit, Note, UsageError, advise
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import Facts, HostFacts
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Setting
 from ipexctl.model.tasks import Run
@@ -196,7 +196,7 @@ def has_accelerator(facts: Facts) -> bool:
 
 
 def find_bf16_refusals(
-    facts: Mapping[str, Facts], args: Sequence[str], options: Sequence[FrameworkOption], by_config: bool
+    facts: HostFacts, args: Sequence[str], options: Sequence[FrameworkOption], by_config: bool
 ) -> Iterator[Note]:
     """Hosts (name → facts) on which IPEX refuses bf16, where the Trainer's arguments or Accelerate's settings
     (``by_config``: "bf16", and IPEX is to optimise) ask it for that. IPEX asserts "avx_ne_convert or avx512bw, avx512vl

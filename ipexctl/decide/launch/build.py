@@ -13,7 +13,7 @@ from ipexctl.decide.launch.programs import Start, find_doubtful_words, uses_plac
 from ipexctl.decide.releases.framework_options import FrameworkOption, find_unsupported_arguments
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.errors import Exit, Note, UsageError, advise
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import Facts, HostFacts
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Launch, Leading, NodePlan, RankPlacement, Setting
 from ipexctl.model.tasks import Run
@@ -245,7 +245,7 @@ def _get_packages(facts: Facts) -> Mapping[str, str]:
     return facts.installed.packages if facts.installed else {}
 
 
-def identify_machines(hosts: Sequence[Host], facts: Mapping[str, Facts], allowed: bool) -> dict[str, str]:
+def identify_machines(hosts: Sequence[Host], facts: HostFacts, allowed: bool) -> dict[str, str]:
     """Map each host to the id of its machine. Two hosts on one machine are refused unless allowed or of one lab."""
     machines = {host.name: facts[host.name].machine_id or f"host {host.name}" for host in hosts}
     groups = group_pairs((machines[host.name], host) for host in hosts)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipexctl.decide.facts.isa import ARM_LEVELS, LEVELS, get_order
 from ipexctl.model.errors import Note
 from ipexctl.model.events import Message
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import Facts, HostFacts
 from ipexctl.model.launch import Preload, RankPlacement, Setting
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import join_names
@@ -87,7 +87,7 @@ def build_rank_settings(place: RankPlacement, preload: Sequence[Preload], thread
     return {"KMP_AFFINITY": f"granularity=fine,explicit,proclist=[{','.join(map(str, place.cpus))}]"}
 
 
-def cap_isa(task: Run, facts: Mapping[str, Facts], ipex: bool) -> tuple[dict[str, Setting], tuple[Note, ...]]:
+def cap_isa(task: Run, facts: HostFacts, ipex: bool) -> tuple[dict[str, Setting], tuple[Note, ...]]:
     """Variables that restrict all ranks to one instruction set, and warnings. ``ipex``: IPEX is installed."""
     known = {host: fact.isa_level for host, fact in facts.items() if fact.isa_level in _LEVELS}
     levels = set(known.values())
@@ -117,7 +117,7 @@ def cap_isa(task: Run, facts: Mapping[str, Facts], ipex: bool) -> tuple[dict[str
     }, tuple(warnings)
 
 
-def find_common_isa(facts: Mapping[str, Facts]) -> str | None:
+def find_common_isa(facts: HostFacts) -> str | None:
     """Returns the highest level that every host has (one level does not imply all those below it) and that ranks can be
     held to; None without one."""
     shared = (level for level in _SPELLINGS if all(supports_isa(fact, level) for fact in facts.values()))
@@ -136,7 +136,7 @@ def supports_isa(facts: Facts, level: str) -> bool:
     return order.index(facts.isa_level) <= order.index(level)
 
 
-def name_wins(table: str, facts: Mapping[str, Facts], task: Run) -> Iterator[Message]:
+def name_wins(table: str, facts: HostFacts, task: Run) -> Iterator[Message]:
     """Yields one message about those that can matter on these hosts and are not in use, if there are any."""
     preloads = {library.name for fact in facts.values() for library in choose_preloads(task, fact, "")[0]}
     missing = {

@@ -13,7 +13,7 @@ from ipexctl.decide.releases.mpi_choice import DEFAULT, find_wheel_mpi
 from ipexctl.decide.releases.resolve import match_version
 from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import Exit, UsageError, advise
-from ipexctl.model.facts import Facts, Python
+from ipexctl.model.facts import Facts, HostFacts, Python
 from ipexctl.model.stack import InstallMarker, StackRequest, Track
 from ipexctl.model.tasks import Install
 
@@ -21,7 +21,7 @@ _RELEASE = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt",
 
 
 def find_environment(
-    task: Install, request: StackRequest, venv: str, facts: Mapping[str, Facts]
+    task: Install, request: StackRequest, venv: str, facts: HostFacts
 ) -> tuple[InstallMarker, StackRequest] | None:
     """Returns the environment that ``task`` changes, and the request for its release: that of the first host that has
     one at ``venv``. None where ``task`` describes a new one, or asks for another release. Raises `UsageError` (exit 4)
@@ -45,7 +45,7 @@ def find_environment(
     return (marker, kept) if marker and kept else None
 
 
-def find_marker(venv: str, facts: Mapping[str, Facts], task: Install) -> InstallMarker | None:
+def find_marker(venv: str, facts: HostFacts, task: Install) -> InstallMarker | None:
     """Returns the environment at ``venv`` of the first host that has one. Raises `UsageError` (exit 4) where that alone
     says from which URL or file a package was asked for that ``task`` does not name, or where an MPI lies: a host
     chooses no program for the others."""
@@ -172,7 +172,7 @@ def list_release_packages(marker: InstallMarker) -> set[str]:
     return {*_RELEASE, marker.stack.mpi.kind}
 
 
-def use_env_python(marker: InstallMarker, facts: Mapping[str, Facts]) -> dict[str, Facts]:
+def use_env_python(marker: InstallMarker, facts: HostFacts) -> dict[str, Facts]:
     """Returns the facts with the environment's own interpreter as that of each host that has the environment."""
     python = Python(f"{marker.prefix}/bin/python", f"{marker.python}.0")
     markers = {name: fact.installed.marker for name, fact in facts.items() if fact.installed and fact.installed.marker}

@@ -4,6 +4,7 @@ import os
 import posixpath
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ipexctl.decide.planning.ignore import Ignored
 from ipexctl.decide.planning.sync import PATH_LIMIT, parse_status
@@ -28,22 +29,15 @@ class RemoteFile(Record):
 
 
 class Listing(Record):
-    """What a host has of what was asked for. ``matched`` are the numbers of the patterns that matched."""
+    """What a host has of what was asked for, or (`plan_fetch`) shall send of it. ``matched`` are the numbers of the
+    patterns that matched."""
 
     path: str
     items: tuple[RemoteFile, ...] = ()
     matched: frozenset[int] = frozenset()
     links: tuple[str, ...] = ()  # below a directory: not followed, not fetched
     refused: tuple[str, ...] = ()  # names that must not be made here, with the reason
-
-
-class FetchPlan(Record):
-    """What one host shall send. ``refused`` as in `Listing`."""
-
-    path: str
-    items: tuple[RemoteFile, ...] = ()
-    unchanged: int = 0
-    refused: tuple[str, ...] = ()
+    unchanged: int = 0  # files that are here already
 
     @property
     def size(self) -> int:
@@ -141,13 +135,13 @@ def _find_case_clashes(names: Iterable[str]) -> dict[str, str]:
     return clashes
 
 
-def plan_fetch(listing: Listing, local_file: Callable[[str], tuple[int, int] | None]) -> FetchPlan:
+def plan_fetch(listing: Listing, local_file: Callable[[str], tuple[int, int] | None]) -> Listing:
     """The files that are missing here or differ; ``local_file`` gives the size and mtime (seconds) of one, or None."""
     items = tuple(item for item in listing.items if local_file(item.local) != (item.size, item.mtime))
-    return FetchPlan(listing.path, items, len(listing.items) - len(items), refused=listing.refused)
+    return replace(listing, items=items, unchanged=len(listing.items) - len(items))
 
 
-def format_plans(plans: Mapping[str, FetchPlan], into: str) -> str:
+def format_plans(plans: Mapping[str, Listing], into: str) -> str:
     """Returns what comes from where, hosts with the same files together. The dry run prints it."""
     works = (((p.path, p.items, p.summary()), name) for name, p in plans.items())
     lines: list[str] = []

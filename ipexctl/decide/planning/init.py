@@ -13,7 +13,7 @@ from ipexctl.decide.launch.placement import find_usable_cores
 from ipexctl.decide.parsing.dialects import write_inventory
 from ipexctl.decide.parsing.yaml_nodes import quote_yaml
 from ipexctl.decide.script_imports import ImportTable, list_module_names, parse_script
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Stack
@@ -74,7 +74,7 @@ def read_script(text: str, table: ImportTable, neighbours: Collection[str] = ())
 
 
 def list_questions(
-    answers: Answers, inventory: Inventory, facts: Mapping[str, Facts], config: AccelerateConfig | None, script: Script
+    answers: Answers, inventory: Inventory, facts: HostFacts, config: AccelerateConfig | None, script: Script
 ) -> Iterator[Question]:
     """What is not answered yet and does not depend on other answers, with what the facts say. Hosts and script come
     before."""
@@ -134,9 +134,7 @@ _PARSERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
 }  # fmt: skip
 
 
-def _suggest_ranks(
-    inventory: Inventory, facts: Mapping[str, Facts], config: AccelerateConfig | None
-) -> tuple[int, str]:
+def _suggest_ranks(inventory: Inventory, facts: HostFacts, config: AccelerateConfig | None) -> tuple[int, str]:
     if config and config.ranks > 1 and config.ranks % len(inventory) == 0:
         return config.ranks // len(inventory), f"num_processes {config.ranks} of the configuration"
     slots = {host.slots for host in inventory}
@@ -147,7 +145,7 @@ def _suggest_ranks(
     return max(1, least), f"one per NUMA node: every host has {least}" if len({*nodes}) == 1 else "NUMA nodes, at least"
 
 
-def _suggest_ipex(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[bool, str]:
+def _suggest_ipex(facts: HostFacts, config: AccelerateConfig | None) -> tuple[bool, str]:
     if config:
         return config.ipex, "ipex_config of the configuration"
     if host := next((host for host, fact in facts.items() if fact.isa_level not in LEVELS), None):
@@ -157,7 +155,7 @@ def _suggest_ipex(facts: Mapping[str, Facts], config: AccelerateConfig | None) -
     return True, "its last version is 2.8.0; stock torch goes on"
 
 
-def find_stock_torch(facts: Mapping[str, Facts]) -> str | None:
+def find_stock_torch(facts: HostFacts) -> str | None:
     """Returns the version of torch that every host has installed, without IPEX."""
     packages = [fact.installed.packages if fact.installed else {} for fact in facts.values()]
     versions = {each.get("torch", "").partition("+")[0] for each in packages}
@@ -165,7 +163,7 @@ def find_stock_torch(facts: Mapping[str, Facts]) -> str | None:
     return versions.pop() or None if len(versions) == 1 and not with_ipex else None
 
 
-def _suggest_precision(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[Precision, str]:
+def _suggest_precision(facts: HostFacts, config: AccelerateConfig | None) -> tuple[Precision, str]:
     if host := next((host for host, fact in facts.items() if not has_bf16(fact.isa_level)), None):
         return "no", f"bf16 would be emulated on {host} ({facts[host].isa_level or 'unknown'})"
     if config and config.precision == "no":
@@ -176,7 +174,7 @@ def _suggest_precision(facts: Mapping[str, Facts], config: AccelerateConfig | No
 # ----------------------------------------------------------------------------------------------------- what is written
 
 
-def format_hostfile(inventory: Inventory, facts: Mapping[str, Facts], when: str) -> str:
+def format_hostfile(inventory: Inventory, facts: HostFacts, when: str) -> str:
     """Returns a hostfile in our own dialect, with the facts of each host as comments."""
     lines = [
         f"# Hosts, written by ipexctl init {when}. The first is node0, where mpirun starts.",
@@ -186,7 +184,7 @@ def format_hostfile(inventory: Inventory, facts: Mapping[str, Facts], when: str)
     return "\n".join([*lines, write_inventory(inventory)])
 
 
-def describe_hosts(inventory: Inventory, facts: Mapping[str, Facts]) -> list[str]:
+def describe_hosts(inventory: Inventory, facts: HostFacts) -> list[str]:
     """Returns a line for a comment of each host, one of equal ones."""
     described: dict[str, list[str]] = {}
     for host in inventory:
@@ -208,7 +206,7 @@ def format_playbook(
     table: ImportTable,
     stack: Stack,
     inventory: Inventory,
-    facts: Mapping[str, Facts],
+    facts: HostFacts,
     *,
     hosts: str,
     name: str,

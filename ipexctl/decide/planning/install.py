@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from ipexctl.decide.releases.env_health import DEFAULT_VENV, describe_drift
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import Facts, HostFacts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import InstallMarker, Stack
@@ -72,7 +72,7 @@ def advise_place(places: Sequence[Mapping[str, int]], lock: Lock) -> str:
     )
 
 
-def choose_venv(named: str | None, inventory: Inventory, facts: Mapping[str, Facts]) -> str:
+def choose_venv(named: str | None, inventory: Inventory, facts: HostFacts) -> str:
     """Returns the one absolute path of the environment: ``named``, or that of the hosts. It is one because mpiexec
     starts its helper on every host by the path it has on the head. Raises `UsageError` (exit 4) if there is none."""
     if named:

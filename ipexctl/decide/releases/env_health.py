@@ -8,7 +8,7 @@ from packaging.utils import canonicalize_name
 
 from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import Failure, Hint, Kind, advise
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import Facts, HostFacts
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import fold_names, join_names, printable
 
@@ -27,7 +27,7 @@ class Repair(Record):
         return advise("install", "--like", self.model, *(["--limit", format_limit(self.hosts)] if self.hosts else []))
 
 
-def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
+def find_unhealthy_envs(facts: HostFacts) -> list[Failure]:
     """One failure per host whose environment is missing, incomplete, changed by hand, or another than the head's."""
     failures: list[Failure] = []
     ids: dict[str, str] = {}
@@ -62,7 +62,7 @@ def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
     return failures
 
 
-def find_repair(facts: Mapping[str, Facts], broken: Collection[str] = ()) -> Repair | None:
+def find_repair(facts: HostFacts, broken: Collection[str] = ()) -> Repair | None:
     """Returns how hosts that lack it, and those that are ``broken``, get the environment of most hosts, and no other
     host is changed; None where no host has one that ipexctl made."""
     envs = {host: fact.installed for host, fact in facts.items() if fact.installed}

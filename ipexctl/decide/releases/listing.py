@@ -1,6 +1,6 @@
 """List the releases of the version table, for people and programs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ipexctl.decide.releases.mpi_choice import list_mpis
@@ -8,7 +8,7 @@ from ipexctl.decide.releases.resolve import check_release
 from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, get_public_version
 from ipexctl.model.answers.install import ListedRelease
 from ipexctl.model.errors import UsageError, advise
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import HostFacts
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.stack import StackRelease, StackRequest
 from ipexctl.model.text import format_columns, join_names
@@ -17,7 +17,7 @@ _PYTHON_FROM = "uv python install VERSION on the host, or its distribution; inst
 
 
 def list_releases(
-    table: ReleaseTable, *, torch: str | None = None, facts: Mapping[str, Facts] | None = None, most: int | None = None
+    table: ReleaseTable, *, torch: str | None = None, facts: HostFacts | None = None, most: int | None = None
 ) -> tuple[ListedRelease, ...]:
     """Returns the releases, oldest first. ``torch`` ("2.7" or "2.7.0") selects releases; with ``facts`` each says
     whether those hosts support it, or why not, with the names of ``most`` hosts (default: all). Raises `UsageError` for
@@ -30,7 +30,7 @@ def list_releases(
 
 
 def _list_release(
-    release: StackRelease, table: ReleaseTable, facts: Mapping[str, Facts] | None, most: int | None
+    release: StackRelease, table: ReleaseTable, facts: HostFacts | None, most: int | None
 ) -> ListedRelease:
     notes, _ = check_release(release, StackRequest(), facts or {})
     if facts is None:

@@ -1,7 +1,7 @@
 """Choose a stack: select the releases that match the request (else exit 2), then the newest one that all hosts support
 (else exit 4). Exact versions are never changed; a default may be, with a note."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, get_public_version, parse_version
 from ipexctl.model.errors import Exit, Note, UsageError, advise
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import Facts, HostFacts
 from ipexctl.model.stack import Arch, BindingOffer, MpiKind, Stack, StackRelease, StackRequest
 from ipexctl.model.text import group_pairs, join_names
 
@@ -28,7 +28,7 @@ _BELOW = {"AVX2": {"below"}, "AVX512": {"below", "AVX2", "AVX2_VNNI"}}
 
 
 def resolve_stack(
-    request: StackRequest, facts: Mapping[str, Facts], table: ReleaseTable, offer: BindingOffer | None = None
+    request: StackRequest, facts: HostFacts, table: ReleaseTable, offer: BindingOffer | None = None
 ) -> Stack:
     """Choose the stack for these hosts (in the order of ``facts``; none: regardless of hosts). Releases with a newer
     oneccl_bind_pt than the ``offer`` are passed over. Raises `UsageError`: exit 2 for a combination that does not
@@ -66,7 +66,7 @@ def resolve_stack(
     )
 
 
-def require_one_architecture(facts: Mapping[str, Facts]) -> None:
+def require_one_architecture(facts: HostFacts) -> None:
     """Raises `UsageError` (exit 4) for hosts of several architectures: a run and an environment are for one."""
     archs = group_pairs((fact.arch, host) for host, fact in facts.items() if fact.arch)
     if len(archs) > 1:
@@ -79,7 +79,7 @@ def require_one_architecture(facts: Mapping[str, Facts]) -> None:
         )
 
 
-def _make_python_error(wanted: str, facts: Mapping[str, Facts]) -> UsageError:
+def _make_python_error(wanted: str, facts: HostFacts) -> UsageError:
     unusable = {
         host: any(get_minor_version(python.version or "") == wanted for python in fact.pythons)
         for host, fact in facts.items()
@@ -239,9 +239,7 @@ def _make_pair_error(
     )
 
 
-def check_release(
-    release: StackRelease, request: StackRequest, facts: Mapping[str, Facts]
-) -> tuple[tuple[Note, ...], str]:
+def check_release(release: StackRelease, request: StackRequest, facts: HostFacts) -> tuple[tuple[Note, ...], str]:
     """Returns every reason why some host cannot hold the release (an unknown fact is no reason), and the
     Python that all of them have."""
     reasons: dict[tuple[str, str], list[str]] = {}
@@ -295,9 +293,7 @@ def _has_isa(fact: Facts, isa: str) -> bool:
     return fact.isa_level not in _BELOW[isa]  # None: unknown: no reason against the release
 
 
-def _choose_python(
-    release: StackRelease, request: StackRequest, facts: Mapping[str, Facts]
-) -> tuple[str, list[tuple[str, str]]]:
+def _choose_python(release: StackRelease, request: StackRequest, facts: HostFacts) -> tuple[str, list[tuple[str, str]]]:
     """Returns the newest Python of the release that every host has; otherwise what each host has instead."""
     arm = any(fact.arch == "aarch64" for fact in facts.values())
     wanted = {request.python} if request.python else set(release.aarch64_pythons if arm else release.pythons)
@@ -336,7 +332,7 @@ def _describe_pythons(fact: Facts) -> str:
 
 
 def _build_stack(
-    release: StackRelease, request: StackRequest, python: str, facts: Mapping[str, Facts], table: ReleaseTable
+    release: StackRelease, request: StackRequest, python: str, facts: HostFacts, table: ReleaseTable
 ) -> Stack:
     glibcs = [fact.glibc for fact in facts.values() if fact.glibc]
     glibc = min(glibcs, key=parse_version, default="")
@@ -435,7 +431,7 @@ def _suggest_release_for_python(request: StackRequest, table: ReleaseTable) -> s
     return f"for Python {request.python}: --torch {releases[-1]}" if releases else None
 
 
-def _suggest_alternative(request: StackRequest, facts: Mapping[str, Facts], table: ReleaseTable) -> str | None:
+def _suggest_alternative(request: StackRequest, facts: HostFacts, table: ReleaseTable) -> str | None:
     """Suggest a release that these hosts support when the requested versions are given up."""
     ways = (
         StackRequest(backend=request.backend, track=request.track),

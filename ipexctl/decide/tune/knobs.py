@@ -8,7 +8,7 @@ from typing import Any
 
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Value, Values
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import HostFacts
 from ipexctl.model.launch import Launch
 from ipexctl.model.run_words import list_given
 from ipexctl.model.task_schemas import check_fields
@@ -49,7 +49,7 @@ def parse_arguments(given: Mapping[str, str]) -> dict[str, list[Value]]:
     return {f"--{name.lstrip('-')}": [*words.split(",")] if words else [True] for name, words in given.items()}
 
 
-def list_knobs(task: Run, launch: Launch, facts: Mapping[str, Facts], names: Iterable[str]) -> dict[str, list[Value]]:
+def list_knobs(task: Run, launch: Launch, facts: HostFacts, names: Iterable[str]) -> dict[str, list[Value]]:
     """Returns values of each knob of ``names`` beside the one that the task has. ``launch`` is its launch."""
     least = min(sum(len(rank.cpus) + len(rank.workers) for rank in node.ranks) for node in launch.nodes)
     ranks = max(len(node.ranks) for node in launch.nodes)

@@ -1,6 +1,6 @@
 """The hosts' own MPI, for ``install`` and ``run``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ipexctl.act.context import Context, run_on_hosts
 from ipexctl.data import read_data
@@ -8,7 +8,7 @@ from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.dialects import DIALECTS, find_wheel_dialect
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise
 from ipexctl.model.events import Workflow
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Command, Host, Link
 from ipexctl.model.stack import MpiLauncher
 
@@ -34,7 +34,7 @@ def find_hosts_mpi(
     return failures or mpi_launchers.choose_common_launcher(wanted, launchers)
 
 
-def choose_mpi(option: str, facts: Mapping[str, Facts]) -> tuple[str, str]:
+def choose_mpi(option: str, facts: HostFacts) -> tuple[str, str]:
     """Returns what MPI to look for on the hosts for ``--mpi`` (empty: the environment's own), and the option that asks
     for it: ``--mpi``, or that of the install which recorded an MPI of the hosts. A wheel that was added to the
     environment is found by the name of its MPI. Raises `UsageError` (exit 4) where the environment's Intel MPI is asked

@@ -1,6 +1,6 @@
 """``doctor --fix``: what can be put right without harm, after asking for each. The rest stays a command to type."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from ipexctl.act.context import Context, Emit, run_on_hosts
@@ -10,7 +10,7 @@ from ipexctl.decide.releases.env_health import find_repair
 from ipexctl.model.answers.doctor import AppliedFix
 from ipexctl.model.errors import Failure, Kind, advise, complete_hint
 from ipexctl.model.events import Workflow
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Command, Inventory, Link
 from ipexctl.model.reports import Finding
 from ipexctl.model.tasks import Install
@@ -28,7 +28,7 @@ def apply_fixes(
     findings: Sequence[Finding],
     catalogue: Catalogue,
     inventory: Inventory,
-    facts: Mapping[str, Facts],
+    facts: HostFacts,
     context: Context,
     *,
     ask: Ask,

@@ -1,6 +1,5 @@
 """``doctor --bench``: all hosts compute at the same time, so that a straggler has a name."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from threading import Lock
 
@@ -10,7 +9,7 @@ from ipexctl.decide.checks.benchmarks import FIGURES, judge_speeds, merge_best_f
 from ipexctl.decide.checks.connectivity import ConnectivityReport
 from ipexctl.model.answers.doctor import HostSpeed, LinkSpeed, SpeedCheck
 from ipexctl.model.events import Workflow
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import Facts, HostFacts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import printable
 from ipexctl.protocol.session import Figures
@@ -21,7 +20,7 @@ _SILENCE_TIMEOUT = 90.0  # seconds: torch from a cold disk takes its time to loa
 
 
 def measure_host_speeds(
-    inventory: Inventory, facts: Mapping[str, Facts], network: ConnectivityReport, context: Context
+    inventory: Inventory, facts: HostFacts, network: ConnectivityReport, context: Context
 ) -> Workflow[SpeedCheck]:
     """How fast the hosts are; the rates between them are those of ``network``. Nothing stays on the hosts: the sessions
     are closed here."""
@@ -48,7 +47,7 @@ def measure_host_speeds(
     return SpeedCheck(tuple(speeds.values()), tuple(pairs), missed)
 
 
-def _identify_machine(host: str, facts: Mapping[str, Facts]) -> str:
+def _identify_machine(host: str, facts: HostFacts) -> str:
     """Containers, and the hosts of a lab, share the computer that booted once."""
     return facts[host].boot_id or host
 

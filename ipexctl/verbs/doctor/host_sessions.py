@@ -9,7 +9,7 @@ from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.sessions import RemoteError, Session, load_session_program
 from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.events import Workflow
-from ipexctl.model.facts import OLDEST_PYTHON, Facts
+from ipexctl.model.facts import OLDEST_PYTHON, HostFacts
 from ipexctl.model.hosts import Host, Link, LinkError
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class HostSessions(AbstractContextManager["HostSessions"]):
         return {host: answers[host] for host in reasons if host in answers}, silent
 
 
-def find_pythons(facts: Mapping[str, Facts]) -> dict[str, str]:
+def find_pythons(facts: HostFacts) -> dict[str, str]:
     """Of each host the interpreter of its environment, else any that the session programs support."""
     oldest = parse_version(OLDEST_PYTHON)
     pythons: dict[str, str] = {}

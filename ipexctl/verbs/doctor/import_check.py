@@ -1,7 +1,6 @@
 """Does the installed stack load? Asked where nobody has tried it yet, or where its versions do not fit together."""
 
 import json
-from collections.abc import Mapping
 
 from ipexctl.act.agent import read_source
 from ipexctl.act.context import Context, Emit, run_on_hosts
@@ -9,7 +8,7 @@ from ipexctl.decide.checks.software import needs_import_check
 from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import LinkError
 from ipexctl.model.events import Workflow
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Command, Inventory, Link
 from ipexctl.model.text import printable
 from ipexctl.protocol.codec import DamagedError, decode, load_object
@@ -20,7 +19,7 @@ _ANSWER = "ipexctl-verify "
 
 
 def try_imports(
-    inventory: Inventory, facts: Mapping[str, Facts], context: Context, *, everywhere: bool = False
+    inventory: Inventory, facts: HostFacts, context: Context, *, everywhere: bool = False
 ) -> Workflow[dict[str, tuple[str, ...]]]:
     """Host → what went wrong when its Python imported torch and what is installed beside it, empty where all is well.
     Hosts that were not tried are left out: those without torch, and (unless ``everywhere``) those without a doubt."""

@@ -2,7 +2,7 @@
 
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -11,7 +11,7 @@ from ipexctl.act.sessions import RemoteError, Session
 from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, find_slow_links, pick_target, plan_connections
 from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.model.events import Workflow
-from ipexctl.model.facts import NETWORK_FILE_SYSTEMS, Facts
+from ipexctl.model.facts import NETWORK_FILE_SYSTEMS, Facts, HostFacts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import printable
 from ipexctl.protocol.session import MALFORMED, Attempts, ConnectionAttempt, Nothing, Ports, SeenMarkerFiles
@@ -23,7 +23,7 @@ _SILENCE_TIMEOUT = 20.0  # seconds until a host that leads no attempt to its end
 
 
 def check_network(
-    inventory: Inventory, facts: Mapping[str, Facts], context: Context, *, everyone: bool = False
+    inventory: Inventory, facts: HostFacts, context: Context, *, everyone: bool = False
 ) -> Workflow[ConnectivityReport]:
     """Returns which hosts reach each other. Hosts without Python take no part; a host that is lost during it is left
     out. Nothing stays on the hosts: the listeners live as long as the sessions, which are closed here."""

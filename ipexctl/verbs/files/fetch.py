@@ -11,7 +11,7 @@ from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError
 from ipexctl.act.transfer.send import ProgressReporter
 from ipexctl.decide import parsing
 from ipexctl.decide.planning import fetch as planning
-from ipexctl.decide.planning.fetch import FetchPlan, Listing, RemoteFile
+from ipexctl.decide.planning.fetch import Listing, RemoteFile
 from ipexctl.decide.planning.ignore import Ignored, compile_ignore
 from ipexctl.decide.planning.sync import choose_destination, find_invalid_destinations, find_path_fault
 from ipexctl.model.answers.files import FailedTransfer, FetchAnswer, FetchedHost
@@ -101,12 +101,7 @@ def fetch(
 
 
 def _fetch_files(
-    hosts: Sequence[Host],
-    plans: dict[str, FetchPlan],
-    into: Path,
-    older: str,
-    context: Context,
-    patterns: Sequence[str],
+    hosts: Sequence[Host], plans: dict[str, Listing], into: Path, older: str, context: Context, patterns: Sequence[str]
 ) -> Workflow[tuple[dict[str, str], dict[str, Failure]]]:
     """Receives the files of all hosts; those of the run ``older`` that they would replace are kept."""
     for name, plan in plans.items():

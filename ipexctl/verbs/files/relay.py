@@ -20,7 +20,7 @@ from ipexctl.decide.checks.network import select_interfaces
 from ipexctl.decide.planning.sync import SyncPlan, format_manifest
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import HostFailed, Message, StepEnded, Workflow
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Inventory, Link, LinkError
 from ipexctl.model.text import format_size, group_pairs, pluralize, printable
 from ipexctl.model.trees import FileTree
@@ -101,7 +101,7 @@ def relay_tree(
     plans: Mapping[str, SyncPlan],
     inventory: Inventory,
     context: Context,
-    facts: Mapping[str, Facts] | None,
+    facts: HostFacts | None,
     own: str,
 ) -> Workflow[dict[str, Failure | None]]:
     """Sends to those hosts that get much and can take part: returns them, with why it failed. A transfer that was

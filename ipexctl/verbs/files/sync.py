@@ -27,7 +27,7 @@ from ipexctl.model.events import (
     Workflow,
     finish_verb,
 )
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Host, Inventory, Link
 from ipexctl.model.hub import parse_hub_reference
 from ipexctl.model.json_values import Record
@@ -57,12 +57,7 @@ class SyncSource(Record):
 
 
 def sync(
-    task: tasks.Sync,
-    inventory: Inventory,
-    context: Context,
-    *,
-    dry: bool = False,
-    facts: Mapping[str, Facts] | None = None,
+    task: tasks.Sync, inventory: Inventory, context: Context, *, dry: bool = False, facts: HostFacts | None = None
 ) -> Workflow[dict[str, str | Failure]]:
     """Returns each host's absolute directory, or its failure. ``facts`` are those of the hosts, where they are known.
     Raises `UsageError` before any host is contacted."""
@@ -126,13 +121,7 @@ def _choose_destinations(workdir: str | None, inventory: Inventory, name: str = 
 
 
 def _copy(
-    source: SyncSource,
-    task: tasks.Sync,
-    inventory: Inventory,
-    context: Context,
-    *,
-    dry: bool,
-    facts: Mapping[str, Facts] | None,
+    source: SyncSource, task: tasks.Sync, inventory: Inventory, context: Context, *, dry: bool, facts: HostFacts | None
 ) -> Workflow[dict[str, str | Failure]]:
     tree, destinations = source.tree, source.destinations
     if tree.skipped:
@@ -186,11 +175,7 @@ def _find_own_paths(root: Path, context: Context) -> tuple[str, ...]:
 
 
 def _send_trees(
-    tree: FileTree,
-    plans: dict[str, SyncPlan],
-    reachable: Sequence[Host],
-    context: Context,
-    facts: Mapping[str, Facts] | None,
+    tree: FileTree, plans: dict[str, SyncPlan], reachable: Sequence[Host], context: Context, facts: HostFacts | None
 ) -> Workflow[dict[str, Failure]]:
     """Sends each host its changed files; returns why some have not got them. Does not contact hosts that are up to date
     and have no remains of a sync."""

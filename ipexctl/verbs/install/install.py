@@ -27,7 +27,7 @@ from ipexctl.model import events
 from ipexctl.model.answers.install import ImportCheck, InstallAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError, advise, choose_exit, complete_hint
 from ipexctl.model.events import Workflow
-from ipexctl.model.facts import Facts, Python
+from ipexctl.model.facts import Facts, HostFacts, Python
 from ipexctl.model.hosts import Command, Host, Inventory, Link
 from ipexctl.model.stack import InstallMarker, MpiLauncher, Stack, StackRequest
 from ipexctl.model.tasks import Install
@@ -170,7 +170,7 @@ def _choose_wheels(
 
 
 def _read_model(
-    name: str, inventory: Inventory, facts: Mapping[str, Facts], context: Context, venv: str | None
+    name: str, inventory: Inventory, facts: HostFacts, context: Context, venv: str | None
 ) -> Workflow[InstallMarker]:
     """Returns the environment of a host, which ``--limit`` may have left out. Raises `UsageError` (exit 4)."""
     reasons: list[str] = []

@@ -15,7 +15,7 @@ from ipexctl.act.sessions import RemoteError
 from ipexctl.decide.planning.install import Plan
 from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.events import Event, PhaseStarted
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Link
 from ipexctl.model.stack import Stack
 from ipexctl.model.tasks import Install
@@ -57,7 +57,7 @@ class InstallJob(InstallSessions):
     sources: Sources
     stack: Stack
     lock: Lock
-    facts: Mapping[str, Facts]
+    facts: HostFacts
     since: float = field(default_factory=time.time)
     phases: tuple[str, ...] = ()  # what it will do, in order
     stop: threading.Event = field(default_factory=threading.Event)

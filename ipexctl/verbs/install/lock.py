@@ -29,7 +29,7 @@ from ipexctl.decide.releases.table import ReleaseTable, get_public_version
 from ipexctl.decide.releases.torch_builds import TorchBuilds, parse_torch_builds
 from ipexctl.model.errors import Exit, Hint, UsageError
 from ipexctl.model.events import Message, StepEnded, StepStarted, Workflow
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import HostFacts
 from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.stack import Arch, BindingOffer, Index, InstallMarker, Stack, StackRequest
 from ipexctl.model.tasks import Install
@@ -271,7 +271,7 @@ def adopt_lock(lock: Lock, stack: Stack, context: Context) -> Lock:
 
 
 def resolve_available(
-    request: StackRequest, facts: Mapping[str, Facts], table: ReleaseTable, task: Install, context: Context
+    request: StackRequest, facts: HostFacts, table: ReleaseTable, task: Install, context: Context
 ) -> Workflow[Stack]:
     """As `resolve_stack`; an oneccl_bind_pt that nobody named only if the user's indexes or those of the table have it.
     They are not asked if the lock of that release is remembered. Raises `UsageError`."""

@@ -20,7 +20,7 @@ from ipexctl.decide.script_imports import parse_import_table
 from ipexctl.model.answers.play import InitAnswer
 from ipexctl.model.errors import Exit, UsageError, advise, choose_exit
 from ipexctl.model.events import Answer, Ended, Message, Workflow
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Stack, StackRequest
@@ -162,7 +162,7 @@ def _ask_question(
         asked = replace(question, why=result)
 
 
-def _choose_stack(answers: Answers, facts: Mapping[str, Facts], context: Context) -> Workflow[Stack]:
+def _choose_stack(answers: Answers, facts: HostFacts, context: Context) -> Workflow[Stack]:
     """Returns the stack that install would choose. Raises `UsageError` if none fits the hosts and the answers."""
     backend = answers.backend or "auto"
     request = StackRequest(track="ipex" if answers.ipex else "native", torch=answers.torch, backend=backend)  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ from ipexctl.decide.releases.resolve import require_one_architecture
 from ipexctl.decide.releases.runtime import build_runtime
 from ipexctl.model.errors import Note, complete_notes
 from ipexctl.model.events import HostFailed, Message, Workflow
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Command, Host, Inventory, LinkError
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Setting
@@ -65,7 +65,7 @@ class Prepared(Record):
     request: RunRequest
     starts: tuple[Start, ...]  # with what the hosts say of them
     inventory: Inventory
-    facts: Mapping[str, Facts]
+    facts: HostFacts
     places: Mapping[str, str]  # each host's directory of the project
     interfaces: Mapping[str, InterfaceChoice]
     launcher: MpiLauncher | None  # the hosts' own; None: that of the environment
@@ -85,7 +85,7 @@ def _join_workdir(request: RunRequest, place: str) -> str:
 
 
 def prepare_launch(
-    request: RunRequest, inventory: Inventory, facts: Mapping[str, Facts], context: Context
+    request: RunRequest, inventory: Inventory, facts: HostFacts, context: Context
 ) -> Workflow[Prepared | None]:
     """Sends the project and looks for what the launch needs; None where a host cannot take part. ``facts`` are
     those of hosts that answered. Raises `UsageError` where the hosts do not fit what was asked."""
@@ -132,7 +132,7 @@ def prepare_launch(
     return Prepared(request, starts, inventory, facts, places, interfaces, launcher, timings, notes)
 
 
-def _check_environments(inventory: Inventory, facts: Mapping[str, Facts]) -> Workflow[bool]:
+def _check_environments(inventory: Inventory, facts: HostFacts) -> Workflow[bool]:
     """Returns whether every host has answered and holds the same environment, as install made it."""
     require_one_architecture(facts)
     failures = find_unhealthy_envs(facts)
@@ -145,9 +145,7 @@ def _check_environments(inventory: Inventory, facts: Mapping[str, Facts]) -> Wor
     return not bad
 
 
-def _check_other_runs(
-    request: RunRequest, inventory: Inventory, context: Context, facts: Mapping[str, Facts]
-) -> Workflow[bool]:
+def _check_other_runs(request: RunRequest, inventory: Inventory, context: Context, facts: HostFacts) -> Workflow[bool]:
     """Whether files may be sent: not to hosts on which another run goes on, whose ranks may read them yet, unless this
     one waits for it, or starts beside it. The guards decide who has the hosts."""
     survey = yield from run_nested(find_runs(inventory, context), lambda _: False)
@@ -171,9 +169,7 @@ def describe_shared_files(runs: Sequence[DiscoveredRun], places: Mapping[str, st
     return names and f"the project on these hosts is in use by {names}: {what}"
 
 
-def find_start_notes(
-    task: Run, environ: Mapping[str, str], facts: Mapping[str, Facts], *, dry: bool = False
-) -> tuple[Note, ...]:
+def find_start_notes(task: Run, environ: Mapping[str, str], facts: HostFacts, *, dry: bool = False) -> tuple[Note, ...]:
     """Warnings: sudo, and no hostfile's user, makes the ranks run as root; other users, whose runs no run of this
     account waits for, compute there; a plan does not read standard input."""
     notes = []
@@ -241,7 +237,7 @@ def _get_remote_name(request: RunRequest, start: Start) -> str:
 
 
 def _sync_project(
-    request: RunRequest, inventory: Inventory, context: Context, facts: Mapping[str, Facts]
+    request: RunRequest, inventory: Inventory, context: Context, facts: HostFacts
 ) -> Workflow[dict[str, str] | None]:
     """Sends the project to every host; each host's directory of it, None where one has not got it."""
     task, project = request.task, request.project
@@ -256,7 +252,7 @@ def _sync_project(
     return places if len(places) == len(inventory) else None
 
 
-def _find_places(request: RunRequest, inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, str]:
+def _find_places(request: RunRequest, inventory: Inventory, facts: HostFacts) -> dict[str, str]:
     """Returns each host's directory of the project, as it is or will be."""
     paths = {host.name: choose_destination(request.task.workdir, host, request.project.name) for host in inventory}
     return {host: posixpath.join(facts[host].home or "/", path.removeprefix("~/")) for host, path in paths.items()}
@@ -271,12 +267,7 @@ def _find_script(request: RunRequest) -> Path | None:
 
 
 def _check_imports(
-    request: RunRequest,
-    script: Path,
-    head: Host,
-    facts: Mapping[str, Facts],
-    places: Mapping[str, str],
-    context: Context,
+    request: RunRequest, script: Path, head: Host, facts: HostFacts, places: Mapping[str, str], context: Context
 ) -> tuple[Note, ...]:
     """Returns a warning of modules that the script certainly imports and the environment lacks. Its interpreter on the
     head is asked only about names that are not known to be there."""

@@ -74,7 +74,7 @@ def _fetch_host(link: Link, directory: str, into: Path, name: str, ranks: set[in
     except ValueError:
         return Failure(name, Kind.STEP, "malformed file list from the host", code="malformed")
     items = {item.name: item for item in select_items(listing.items, ranks)}
-    plan = planning.FetchPlan(directory, tuple(items.values()))
+    plan = planning.Listing(directory, tuple(items.values()))
     if plan.size > (free := receive.measure_free_space(into)):
         what = f"no space left on this machine: need {format_size(plan.size)}, {format_size(free)} free in {into}"
         return Failure(name, Kind.RECORD, what, code="no-space")

@@ -1,6 +1,6 @@
 """Whether each host has the program or the module that a run starts there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from ipexctl.decide.launch.programs import FIND_MODULE, FIND_PROGRAM, Start, fin
 from ipexctl.decide.releases.runtime import Runtime, build_runtime
 from ipexctl.model.errors import Failure, Kind, UsageError, advise
 from ipexctl.model.events import Workflow
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Command, Inventory, Link
 from ipexctl.model.text import printable
 from ipexctl.verbs.files.project import Project
@@ -37,7 +37,7 @@ def _list_import_directories(project: Project) -> list[Path]:
 
 
 def find_programs(
-    starts: Sequence[Start], project: Project, inventory: Inventory, context: Context, facts: Mapping[str, Facts]
+    starts: Sequence[Start], project: Project, inventory: Inventory, context: Context, facts: HostFacts
 ) -> Workflow[tuple[Start, ...] | None]:
     """Returns what is started, with what the hosts say of it; None where a host lacks it. Raises `UsageError` for a
     file here that has the name of a program of the environment."""
