@@ -207,11 +207,11 @@ def _load_private_key(place: Path, passphrase: str | None) -> paramiko.PKey:
             return kind.from_private_key(io.StringIO(data.decode("latin-1")), passphrase)
         except paramiko.PasswordRequiredException:
             raise
-        except (paramiko.SSHException, ValueError) as error:
+        except Exception as error:  # whatever a damaged key makes Paramiko's readers raise, also of assertions
             errors.append(error)
     if b"PRIVATE KEY" not in data:
         raise paramiko.SSHException("not a private key")
-    raise errors[0]
+    raise paramiko.SSHException(str(errors[0]) or "it is damaged")
 
 
 def _read_start(place: Path) -> bytes:

@@ -216,6 +216,25 @@ def test_a_repository_whose_hostfile_names_a_key_holds_nobody_by_what_lies_there
     assert known.problems == [f"{tmp_path}/known_hosts: File too large"] * (tmp_path / "known_hosts").is_file()
 
 
+def pack(*parts: bytes) -> bytes:
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+@pytest.mark.parametrize("halves", [(), (bytes(32), bytes(63) + b"x")], ids=["nothing in it", "halves of two keys"])
+def test_a_damaged_key_is_no_error_of_ours(tmp_path: Path, halves: tuple[bytes, ...]) -> None:
+    """Paramiko's readers raised an IndexError or an AssertionError: the command of all hosts ended with 70."""
+    private = b"11111111" + pack(b"ssh-ed25519", *halves, b"") if halves else b""
+    private += bytes(range(1, 1 + -len(private) % 8))
+    data = b"openssh-key-v1\0" + pack(b"none", b"none", b"") + b"\0\0\0\1" + pack(blob("x"), private)
+    key = tmp_path / "id"
+    words = "OPENSSH PRIVATE KEY-----\n"
+    key.write_text(f"-----BEGIN {words}{base64.b64encode(data).decode()}\n-----END {words}")
+    key.chmod(0o600)
+    (found,) = PrivateKeys(None).select_keys(SSHSettings(None).find_settings(Host("n", "n", key=str(key))))
+    assert isinstance(found, UnusableKey)
+    assert found.why.startswith(f"key {key} cannot be read: ")
+
+
 def test_fingerprints_and_lines_are_written_as_openssh_writes_them() -> None:
     assert compute_fingerprint(blob("one")).startswith("SHA256:")
     assert not compute_fingerprint(blob("one")).endswith("=")
