@@ -172,11 +172,18 @@ class ImpiProcessGroup(ProcessGroup):
                 self.store.set(f"left/{self._rank}", f"{self.seq} {why}")
 
     def _compare_calls(self) -> None:
-        """Compare what is due with what rank 0 of the group has called; what it has not called yet stays due.
+        """Compare what is due with what rank 0 of the group has called.
 
         Raises:
             ImpiError: it has called other collectives. The group can do nothing more.
         """
+        if different := self._compare_due():
+            error = ImpiError(f"impi: {different}")
+            self.engine.fail(self, error)
+            raise error
+
+    def _compare_due(self) -> str:
+        """How what is due differs from what rank 0 of the group has called; what it has not called yet stays due."""
         due, self.calls.due = self.calls.due, []
         different = ""
         with contextlib.suppress(RuntimeError):  # rank 0 has ended
@@ -189,10 +196,7 @@ class ImpiProcessGroup(ProcessGroup):
                     different = different or describe_difference({self.called([0]): first, self.label: snapshot})
                 else:
                     self.calls.due.append(snapshot)
-        if different:
-            error = ImpiError(f"impi: {different}")
-            self.engine.fail(self, error)
-            raise error
+        return different
 
     def _compare_waits(self) -> str:
         """How what this rank has called differs from what rank 0 of the group had, when it waited itself."""
@@ -257,7 +261,7 @@ class ImpiProcessGroup(ProcessGroup):
     def explain(self, work: Work) -> str:
         """What MPI's error in `work` may come from: ranks in different collectives, which MPI does not look for."""
         with contextlib.suppress(RuntimeError):
-            return self._describe_mismatch(work, self._exchange_notes(work, 2 * LINGER))
+            return self._describe_mismatch(work, self._exchange_notes(work, 2 * LINGER)) or self._compare_due()
         return ""
 
     def _exchange_notes(self, work: Work, seconds: float) -> dict[int, tuple[int, str]]:

@@ -92,6 +92,8 @@ def mismatch_lengths(rank: int, size: int) -> None:
         dist.all_gather_into_tensor(torch.zeros(size * length), tensor)
     elif os.environ["CALL"] == "reduce_scatter_tensor":
         dist.reduce_scatter_tensor(tensor, torch.ones(size * length))
+    elif os.environ["CALL"] == "broadcast":  # the first one's is the longer, and it does not notice
+        dist.broadcast(torch.zeros(2 * (9 - length)), 0)
     elif os.environ["CALL"] == "uneven":  # as all of them may
         dist.all_gather([torch.zeros(4), torch.zeros(5)], tensor)
         dist.reduce_scatter(tensor, [torch.ones(4), torch.ones(5)])

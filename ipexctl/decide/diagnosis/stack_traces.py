@@ -22,6 +22,7 @@ _FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f].*\(most recent call first\
 _FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)')
 _CRASHED = re.compile(r"^Current thread 0x.*\n(?:  File .*\n?)*", re.MULTILINE)  # faulthandler's last words
 _RAISED = re.compile(r'^  File "(.*)", line (\d{1,9})(?:, in (.*))?$', re.MULTILINE)  # of an exception, innermost last
+_NOBODY = {"recv": ", and no rank sends", "send": ", and no rank receives", "": ""}
 _REPORTED_ERROR = re.compile(rf"^{RAISED}(\{{.*\}})$", re.MULTILINE)
 _ERROR_LENGTH = 300  # letters shown of an exception
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/(?P<package>.*)")
@@ -384,9 +385,9 @@ def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
         lines.append(called if most.function else f"{who} {be} elsewhere than {others}")
     elif few and any(group.function for group in groups):
         verb = "wait" if all(group.waits for group in groups) else "are"
-        lines.append(f"the ranks {verb} at {len(groups)} different places")
+        lines.append(f"the ranks {verb} at {len(groups)} different places{_NOBODY[_find_lone_call(groups)]}")
     elif len(most.ranks) > 1 and most.function:
-        lines.append(f"{format_all_ranks(len(most.ranks))} are at the same place")
+        lines.append(f"{format_all_ranks(len(most.ranks))} are at the same place{_NOBODY[_find_lone_call(groups)]}")
     labels = [format_ranks(group.ranks) for group in groups]
     if few and not odd:
         labels = [f"{label} on {join_names(group.hosts, 4)}" for label, group in zip(labels, groups, strict=True)]
@@ -443,10 +444,15 @@ def show_stall(groups: Sequence[StackGroup], stacks: Sequence[RankStack]) -> boo
     if groups and all(group.ended for group in groups):
         return True
     odd = find_odd_ranks(groups)
-    messages = {group.function for group in groups} & {"send", "recv"}
-    if all(group.waits for group in groups) and len(messages) == 1:
+    if _find_lone_call(groups):
         return True
     return any(group.waits for group in groups) and bool(odd) and not {"R"} & {s.state for s in stacks if s.rank in odd}
+
+
+def _find_lone_call(groups: Sequence[StackGroup]) -> str:
+    """Returns ``recv`` where all ranks wait, some in it, and none of them sends; ``send`` likewise; else nothing."""
+    messages = {group.function for group in groups} & {"send", "recv"}
+    return messages.pop() if all(group.waits for group in groups) and len(messages) == 1 else ""
 
 
 def _separate_odd_groups(groups: Sequence[StackGroup]) -> tuple[list[StackGroup], StackGroup]:
