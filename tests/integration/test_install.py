@@ -906,6 +906,23 @@ def test_an_index_that_sends_a_wheel_or_its_headers_byte_by_byte_is_left_in_time
     assert re.search("no answer in time|no progress for", refused.reasons[0])
 
 
+def test_an_index_that_leads_to_no_address_is_one_that_does_not_answer(bench: Bench) -> None:
+    """urllib's ValueError ended install with 70."""
+
+    def lead_on(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        handler.wfile.write(b"HTTP/1.1 302 Found\r\nLocation: http://[\r\nContent-Length: 0\r\n\r\n")
+        return True
+
+    sources = Sources(environ=bench.environ, limits=replace(HASTY, tries=1))
+    with serving(Index([], lead_on)) as index:
+        wheel = Wheel("a", "1", index.url.replace("/simple", "/files/a-1-py3-none-any.whl"), "0" * 64, 0)
+        assert not probe_index(index.url, sources)
+        assert measure_sizes([wheel], sources) == (wheel,)
+        with pytest.raises(UsageError) as refused:
+            download_wheels([wheel], bench.path / "cache", sources, threading.Event(), lambda *_: None)
+    assert refused.value.reasons[0].endswith("/files/: Invalid IPv6 URL")
+
+
 def test_a_lock_whose_wheels_are_gone_is_made_anew(bench: Bench, index: Index) -> None:
     assert bench.play(index, check=True).exit == Exit.OK
     index.wheels[:] = [wheels.torch(note="built again"), wheels.impi(), wheels.numpy()]

@@ -67,7 +67,10 @@ class _Http:
         answer = start_thread(partial(request, preload_content=False))
         if not wait([answer], self.limits.stall).done:  # it sends its headers a byte at a time
             raise urllib3.exceptions.TimeoutError(f"timed out after {self.limits.stall:g} s")
-        return answer.result()
+        try:
+            return answer.result()
+        except ValueError as error:  # a redirect to what is no address
+            raise urllib3.exceptions.HTTPError(str(error)) from None
 
 
 def probe_index(url: str, sources: Sources) -> bool:
