@@ -1,16 +1,14 @@
 """Runs that start again after a lost host, and a host that is dark before the start."""
 
 import shlex
-from collections.abc import Callable
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, LIGHT, QUICK, RANKS, Started, Workspace, find_orphans
+from tests.e2e.workspace import ACTOR, LIGHT, QUICK, RANKS, Start, Workspace, find_orphans
 from tests.stock import over
 from tests.waiting import wait
 
 LEASE = 5.0  # seconds; 30 unless told otherwise
 RUN = ("run", "--node-lease", str(LEASE), "--grace", "3")
-Start = Callable[..., Started]
 
 
 def await_text(hosts: Cluster, text: bytes, files: str = "out.bin.*", seconds: float = 120.0) -> None:

@@ -1,20 +1,19 @@
 """Checkpoints on other hosts, and runs that go on from them on hosts that never had them."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Workspace, find_orphans, find_place, light
+from tests.e2e.workspace import LIGHT, QUICK, RANKS, Start, Workspace, find_orphans, find_place, light
 from tests.stock import over
 
 KEEP = ("run", "--node-lease", "5", "--grace", "3", "--keep", "ckpt")
 RUN = (*KEEP, "--restarts", "1", "--min-hosts", "2")
 LIGHTLY = ("--venv", LIGHT, RANKS / "counts.py")
 SAVES = RANKS / "saves.py"
-Start = Callable[..., Started]
 
 
 def read_starts(workspace: Workspace, rank: int) -> list[tuple[str, int]]:

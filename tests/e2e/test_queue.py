@@ -1,18 +1,16 @@
 """Runs that wait for hosts that others use."""
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Workspace, find_orphans
+from tests.e2e.workspace import LIGHT, QUICK, RANKS, Start, Workspace, find_orphans
 from tests.waiting import wait
 
 ON = ("--venv", LIGHT, "--limit", "node0,node1", RANKS / "counts.py")
 LONG = ("run", *ON, "900", "1000", "0", "0")
 SHORT = (*ON, "1", "1000", "0", "0")
 WAIT = ("run", "--wait", *SHORT)
-Start = Callable[..., Started]
 
 
 def list_states(workspace: Workspace) -> list[str]:

@@ -4,19 +4,18 @@ import json
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Workspace, find_orphans, find_place
+from tests.e2e.workspace import LIGHT, QUICK, RANKS, Start, Workspace, find_orphans, find_place
 from tests.stock import over
 from tests.waiting import wait
 
 LEASE = 5.0  # seconds; 30 unless told otherwise
 RUN = ("run", "--node-lease", str(LEASE), "--grace", "2", "--restarts", "3")
-Start = Callable[..., Started]
 
 
 def read_output(hosts: Cluster, host: str) -> bytes:

@@ -6,19 +6,16 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from ipexctl.store.saved_profile import read_profile
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, GATE, LIGHT, ROOT, Started, Workspace, find_orphans, open_gates
+from tests.e2e.workspace import ACTOR, GATE, LIGHT, ROOT, Group, Start, Workspace, find_orphans, open_gates
 from tests.stock import over
 from tests.waiting import wait
 
 RUN = ("run", "--venv", LIGHT)
 LEDGER = "/root/ledger"
-Start = Callable[..., Started]
-Group = tuple[str, ...]
 
 
 def runs(workspace: Workspace) -> list[dict[str, object]]:

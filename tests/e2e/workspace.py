@@ -213,6 +213,11 @@ class Started:
             self.process.wait()
 
 
+Start = Callable[..., Started]
+NewController = Callable[..., Workspace]
+Group = tuple[str, ...]  # of words: the backend of a run and what that needs
+
+
 class Terminal:
     """A command on a terminal of its own: `read` what was sent to it, `show` what a person saw on it, `close` it as a
     window is closed. The live screen sends only what changes: a word on the screen may have been sent in pieces."""

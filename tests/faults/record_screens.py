@@ -5,15 +5,13 @@
 
 import signal
 import time
-from collections.abc import Callable
 
 import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.recording import DATA, keep
-from tests.e2e.workspace import LIGHT, Started, Workspace
+from tests.e2e.workspace import LIGHT, Start, Workspace
 
-Start = Callable[..., Started]
 SCRIPT = DATA / "train.py"
 RUN = ("run", "--venv", LIGHT, "--limit", "node[0-1]", "--ppn", "2", "--grace", "2")
 

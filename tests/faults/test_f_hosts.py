@@ -4,20 +4,18 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, LIGHT, QUICK, Started, Workspace, find_orphans
+from tests.e2e.workspace import ACTOR, LIGHT, QUICK, Group, Start, Workspace, find_orphans
 from tests.stock import over
 from tests.waiting import wait
 
 LEASE = 5.0  # seconds; 30 unless told otherwise
 ON = ("--venv", LIGHT, "--limit", "node[0-2]")
 RUN = ("run", "--limit", "node[0-2]", "--node-lease", str(LEASE), "--grace", "3")
-Start = Callable[..., Started]
-Group = tuple[str, ...]
 
 
 def wait_until_empty(cluster: Cluster, host: str, timeout: float) -> None:

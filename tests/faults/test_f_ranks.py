@@ -1,6 +1,5 @@
 """Ranks that fail, die or outlast the others (cases F3, F4 and F12)."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +7,12 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.groups import memory
-from tests.e2e.workspace import LIGHT, QUICK, RANKS, Started, Workspace
+from tests.e2e.workspace import LIGHT, QUICK, RANKS, Start, Started, Workspace
 from tests.faults.checks import LEDGERS
 from tests.stock import over
 
 ON = ("--limit", "node[0-2]")
 PLAYER = Path(__file__).parent / "ranks/player.py"
-Start = Callable[..., Started]
 
 
 def outcomes(controller: Workspace) -> dict[int, dict[str, Any]]:

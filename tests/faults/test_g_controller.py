@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, GATE, LIGHT, Started, Terminal, Workspace, find_place, open_gates
+from tests.e2e.workspace import ACTOR, GATE, LIGHT, Group, Start, Terminal, Workspace, find_place, open_gates
 from tests.stock import over
 from tests.waiting import wait
 
 RUN = ("run", "--limit", "node[0-2]")
-Start = Callable[..., Started]
-Group = tuple[str, ...]
 
 
 def ticks(count: int) -> bytes:

@@ -3,19 +3,17 @@
 import os
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import LIGHT, Started, Workspace
+from tests.e2e.workspace import LIGHT, Start, Started, Workspace
 from tests.stock import over
 from tests.waiting import wait
 
 PLAYER = Path(__file__).parent / "ranks/player.py"
 RUN = ("run", "--venv", LIGHT, "--limit", "node[0-2]")
-Start = Callable[..., Started]
 LEDGER = "/root/ledger"
 
 

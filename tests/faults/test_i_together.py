@@ -10,16 +10,26 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, GATE, LIGHT, QUICK, Started, Workspace, find_place, kill, open_gates, running
+from tests.e2e.workspace import (
+    ACTOR,
+    GATE,
+    LIGHT,
+    QUICK,
+    Group,
+    NewController,
+    Start,
+    Workspace,
+    find_place,
+    kill,
+    open_gates,
+    running,
+)
 from tests.faults.checks import expect, remove_kept_output
 from tests.stock import over
 from tests.waiting import wait
 
 PLAYER = Path(__file__).parent / "ranks/player.py"
 RUN = ("run", "--venv", LIGHT, "--limit", "node[0-2]")
-Start = Callable[..., Started]
-NewController = Callable[..., Workspace]
-Group = tuple[str, ...]
 TICKS = b"".join(b"tick %d\n" % n for n in range(40))
 
 

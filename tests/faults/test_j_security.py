@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, GATE, LIGHT, Started, Workspace, open_gates
+from tests.e2e.workspace import ACTOR, GATE, LIGHT, Start, Workspace, open_gates
 from tests.faults.checks import Checks, expect, find_listening
 
 PLAYER = Path(__file__).parent / "ranks/player.py"
 RUN = ("run", "--venv", LIGHT, "--limit", "node[0-2]")
-Start = Callable[..., Started]
 SECRET = "hf-0123456789-" + "never-seen"  # not in one word: this file goes to the hosts, with its project
 
 

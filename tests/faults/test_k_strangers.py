@@ -4,12 +4,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.workspace import ACTOR, LIGHT, ROOT, CommandResult, Started, Workspace
+from tests.e2e.workspace import ACTOR, LIGHT, ROOT, CommandResult, Start, Workspace
 from tests.faults.checks import Checks, expect, remove_kept_output
 from tests.integration.test_planted_faults import FAULTY
 from tests.waiting import wait
@@ -17,8 +16,6 @@ from tests.waiting import wait
 ON = ("--venv", LIGHT, "--limit", "node[0-2]")
 
 RUN = ("run", *ON)
-
-Start = Callable[..., Started]
 
 
 PASSWORD = "hunter2-" + "never-shown"  # not in one word: this file goes to the hosts, with its project
