@@ -96,27 +96,33 @@ JSON = st.recursive(
     max_leaves=8,
 )
 
+WORDS = {
+    "name": NAMES,
+    "number": NUMBERS,
+    "small": SMALL,
+    "address": ADDRESSES,
+    "host": HOSTS,
+    "version": VERSIONS,
+    "port": st.integers(1, 65535).map(str),
+}
+
+
+def texts(*templates: str, **words: SearchStrategy[str]) -> SearchStrategy[str]:
+    """Any of these, each of whose <words> is one of `WORDS` or of ``words``."""
+    known, parts = WORDS | words, [re.split(r"<(\w+)>", template) for template in templates]
+    pieces = [[known[part] if place % 2 else st.just(part) for place, part in enumerate(each)] for each in parts]
+    return st.one_of([st.tuples(*each).map("".join) for each in pieces])
+
+
 # hosts ----------------------------------------------------------------------------------------------------------------
 
-_KEY_VALUES = st.one_of(
-    st.builds("slots={}".format, SMALL),
-    st.builds("port={}".format, st.integers(1, 65535)),
-    st.builds("user={}".format, NAMES),
-    st.builds("iface={}".format, NAMES),
-    st.builds("address={}".format, ADDRESSES),
-    st.builds("venv=/{}".format, NAMES),
-    st.just("# words"),
+_KEY_VALUES = texts(
+    "slots=<small>", "port=<port>", "user=<name>", "iface=<name>", "address=<address>", "venv=/<name>", "# words"
 )
-_HOST_LINES = st.one_of(
-    st.builds("{} {}".format, HOSTS, joined(_KEY_VALUES, " ", 0, 3)),
-    st.builds("{}:{}".format, NAMES, SMALL),
-    st.builds("{} slots={} max_slots=64".format, NAMES, SMALL),
-    st.builds("{}@{}".format, NAMES, HOSTS),
-    st.builds("[{}]".format, NAMES),
-    st.builds("{} ansible_host={} ansible_user={}".format, NAMES, ADDRESSES, NAMES),
-    st.builds("# {}".format, NAMES),
-    st.just(""),
-)
+_HOST_LINES = texts(
+    "<host> <values>", "<name>:<small>", "<name> slots=<small> max_slots=64", "<name>@<host>", "[<name>]",
+    "<name> ansible_host=<address> ansible_user=<name>", "# <name>", "", values=joined(_KEY_VALUES, " ", 0, 3),
+)  # fmt: skip
 _YAML_HOSTS = st.builds(
     lambda names, slots: json.dumps({"all": {"hosts": {name: {"slots": int(slots)} for name in names}}}),
     st.lists(NAMES, min_size=1, max_size=5),
@@ -143,30 +149,19 @@ def are_sound(hosts: Inventory) -> bool:
     return True
 
 
-_VARIABLES = st.one_of(
-    st.builds("ansible_user: {}".format, NAMES),
-    st.builds("ansible_port: '{}'".format, SMALL),
-    st.builds("{}_list: [!vault {}, *a]".format, NAMES, NAMES),
-    st.builds("url_{}: 'http://{{{{ {} }}}}'".format, NAMES, NAMES),
-    st.builds("ansible_ssh_common_args: -J {}".format, NAMES),
-    st.just("# words"),
-)
-_ARGUMENTS = st.one_of(
-    st.builds("-J {}@{}:{}".format, NAMES, NAMES, SMALL),
-    st.builds("-o ProxyCommand='ssh -q -W %h:%p {}'".format, NAMES),
-    st.builds('-oProxyCommand="ssh {} nc %h %p"'.format, NAMES),
-    st.builds("-p{} -l {}".format, SMALL, NAMES),
-    st.sampled_from(["-C -o ControlPersist=60s", "-o StrictHostKeyChecking=no", "-o User=", "-qo", "--"]),
-)
-_REQUIREMENTS = st.one_of(
-    NAMES,
-    st.builds("{}[a]=={} ; python_version > '3'".format, NAMES, SMALL),
-    st.builds("-e ./{}".format, NAMES),
-    st.builds("{} @ git+https://host/{}@v1#egg={}".format, NAMES, NAMES, NAMES),
-    st.builds("./{}-1-py3-none-any.whl".format, NAMES),
-    st.builds("-r {}.txt".format, NAMES),
-    st.builds("{} \\\n  --hash=sha256:00".format, NAMES),
-)
+_VARIABLES = texts(
+    "ansible_user: <name>", "ansible_port: '<small>'", "<name>_list: [!vault <name>, *a]",
+    "url_<name>: 'http://{{ <name> }}'", "ansible_ssh_common_args: -J <name>", "# words",
+)  # fmt: skip
+_ARGUMENTS = texts(
+    "-J <name>@<name>:<small>", "-o ProxyCommand='ssh -q -W %h:%p <name>'", '-oProxyCommand="ssh <name> nc %h %p"',
+    "-p<small> -l <name>", "<fixed>",
+    fixed=st.sampled_from(["-C -o ControlPersist=60s", "-o StrictHostKeyChecking=no", "-o User=", "-qo", "--"]),
+)  # fmt: skip
+_REQUIREMENTS = texts(
+    "<name>", "<name>[a]==<small> ; python_version > '3'", "-e ./<name>", "./<name>-1-py3-none-any.whl",
+    "<name> @ git+https://host/<name>@v1#egg=<name>", "-r <name>.txt", "<name> \\\n  --hash=sha256:00",
+)  # fmt: skip
 
 
 def variables(data: bytes) -> bool:
@@ -195,40 +190,29 @@ def allocation(data: bytes) -> bool:
     return bool(parsing.parse_allocation(scheduler, {k: v for k, v in environ.items() if v}, f"{names}\n{counts}"))
 
 
-_ALLOCATIONS = st.one_of(
-    st.lists(HOSTS, min_size=1, max_size=4).flatmap(
-        lambda hosts: st.just(f"slurm\n{','.join(dict.fromkeys(hosts))}\n")
-    ),
-    st.builds("slurm\n{}[1-4]\n{}(x4)".format, NAMES, SMALL),
-    st.builds("pbs\n{}\n{}".format, NAMES, joined(NAMES, "\n")),
-    st.builds("lsf\n{} {}\n".format, NAMES, SMALL),
-)
+_ALLOCATIONS = texts(
+    "slurm\n<hosts>\n", "slurm\n<name>[1-4]\n<small>(x4)", "pbs\n<name>\n<lines>", "lsf\n<name> <small>\n",
+    hosts=st.lists(HOSTS, min_size=1, max_size=4, unique=True).map(",".join), lines=joined(NAMES, "\n"),
+)  # fmt: skip
+
 
 # playbooks ------------------------------------------------------------------------------------------------------------
 
 _CONDITIONS = st.recursive(
-    st.one_of(
-        st.builds("slots {} {}".format, st.sampled_from(["<", ">=", "==", "!="]), SMALL),
-        st.builds("isa_level >= {}".format, st.sampled_from(["AVX2", "AVX512", "AVX512_BF16", "AMX"])),
-        st.builds("'{}' in groups".format, NAMES),
-        st.builds("host == '{}'".format, NAMES),
-        st.builds("'avx2' in flags".format),
+    texts(
+        "slots <operator> <small>", "isa_level >= <level>", "'<name>' in groups", "host == '<name>'", "'avx2' in flags",
+        operator=st.sampled_from(["<", ">=", "==", "!="]),
+        level=st.sampled_from(["AVX2", "AVX512", "AVX512_BF16", "AMX"]),
     ),
-    lambda inner: st.one_of(
-        st.builds("not ({})".format, inner),
-        st.builds("({}) and ({})".format, inner, inner),
-        st.builds("{} or {}".format, inner, inner),
-    ),
+    lambda inner: texts("not (<inner>)", "(<inner>) and (<inner>)", "<inner> or <inner>", inner=inner),
     max_leaves=6,
-)
-_STEPS = st.one_of(
-    st.just("- doctor:"),
-    st.builds("- install:\n    torch: '{}'".format, VERSIONS),
-    st.builds("- sync:\n    source: {}\n    exclude: ['*.pt']".format, NAMES),
-    st.builds('- run:\n    script: {}.py\n    ppn: {}\n  when: "{}"'.format, NAMES, SMALL, _CONDITIONS),
-    st.builds("- run:\n    script: {}.py\n    env: {{A: '${{x}}'}}\n  name: {}".format, NAMES, NAMES),
-    st.builds('- command: ["echo", "{}"]\n  tags: [{}]'.format, NAMES, NAMES),
-)
+)  # fmt: skip
+_STEPS = texts(
+    "- doctor:", "- install:\n    torch: '<version>'", "- sync:\n    source: <name>\n    exclude: ['*.pt']",
+    '- run:\n    script: <name>.py\n    ppn: <small>\n  when: "<condition>"',
+    "- run:\n    script: <name>.py\n    env: {A: '${x}'}\n  name: <name>",
+    '- command: ["echo", "<name>"]\n  tags: [<name>]', condition=_CONDITIONS,
+)  # fmt: skip
 
 
 def read_playbook(data: bytes) -> bool:
@@ -246,14 +230,14 @@ def when(data: bytes) -> bool:
 
 # answers of hosts -----------------------------------------------------------------------------------------------------
 
-_FRAMES = st.builds(
-    "{n} begin {} {}\n{}\n{n} end\n".format,
-    st.sampled_from(["file", "command", "grep"]),
-    NAMES,
-    st.text(max_size=20),
-    n=st.just(NONCE * 4),
+_MARK = NONCE * 4
+_FRAMES = texts(
+    f"{_MARK} begin <kind> <name>\n<text>\n{_MARK} end\n",
+    "<asked>",
+    kind=st.sampled_from(["file", "command", "grep"]),
+    text=st.text(max_size=20),
+    asked=NAMES.map(f"{_MARK} asked {{0}}\n{_MARK} output {{0}}\ta\n{_MARK} ended 0 {{0}}\n".format),
 )
-_ASKED = st.builds("{n} asked {q}\n{n} output {q}\t{}\n{n} ended 0 {q}\n".format, NAMES, n=st.just(NONCE * 4), q=NAMES)
 
 
 def probe(data: bytes) -> bool:
@@ -447,13 +431,12 @@ _TRACE_EVENTS = st.fixed_dictionaries(
     optional={"cat": st.text(max_size=3)},
 )
 _TRACES = st.builds(lambda events: json.dumps({"traceEvents": events}), st.lists(_TRACE_EVENTS, min_size=1, max_size=6))
-_KERNEL_LINES = st.builds(
-    "onednn_verbose,v1,primitive,exec,cpu,{},{},undef,{}::blocked:ab::f0,,,{},{}\n".format,
-    st.sampled_from(["matmul", "reorder"]),
-    st.sampled_from(["brg_matmul:avx512_core_amx", "jit:uni"]),
-    st.sampled_from(["src:bf16", "src_f32"]),
-    st.just("8x8:8x8"),
-    st.floats(0, 100),
+_KERNEL_LINES = texts(
+    "onednn_verbose,v1,primitive,exec,cpu,<kind>,<way>,undef,<type>::blocked:ab::f0,,,8x8:8x8,<time>\n",
+    kind=st.sampled_from(["matmul", "reorder"]),
+    way=st.sampled_from(["brg_matmul:avx512_core_amx", "jit:uni"]),
+    type=st.sampled_from(["src:bf16", "src_f32"]),
+    time=st.floats(0, 100).map(str),
 )
 _STEPS_OF_RANKS = st.builds(
     lambda ends: json.dumps({"first": 3, "steps": 9, "ends": sorted(ends), "traced": True, "works": []}),
@@ -521,40 +504,27 @@ def pylock(data: bytes) -> bool:
 # ssh ------------------------------------------------------------------------------------------------------------------
 
 _FILE_OPTIONS = st.sampled_from(["UserKnownHostsFile", "GlobalKnownHostsFile", "IdentityFile", "CertificateFile"])
-_OPTIONS = st.one_of(
-    st.builds("  HostName {}".format, ADDRESSES),
-    st.builds("  Port {}".format, st.integers(1, 65535)),
-    st.builds("  User={}".format, NAMES),
-    st.builds('  IdentityFile "~/.ssh/{}"'.format, NAMES),
-    st.builds("  ProxyJump {}@{}:22".format, NAMES, NAMES),
-    st.builds("  ConnectTimeout {}m".format, st.integers(1, 9)),
-    st.builds("  UserKnownHostsFile /tmp/%h-{}".format, NAMES),
-    st.builds("  SendEnv {}".format, NAMES),
-    st.builds("  {} ~{}/{}".format, _FILE_OPTIONS, st.sampled_from(["", "", "", "root", "root"]) | NAMES, NAMES),
-    st.builds("  Ciphers {}{}".format, st.sampled_from(["", "+", "-", "^"]), NAMES),
-    st.builds("  CanonicalizeMaxDots {}".format, NUMBERS),
-    st.sampled_from(["  Include included", "  Include include*", "  Include ~nobody-here/x"]),
-)
-_SCOPES = st.one_of(
-    st.builds("Host {} *.{}".format, NAMES, NAMES),
-    st.builds("Match host {} user {}".format, NAMES, NAMES),
-    st.just("Host *"),
-    st.sampled_from(["Match exec true", "Match !exec false"]),
+_OPTIONS = texts(
+    "  HostName <address>", "  Port <port>", "  User=<name>", '  IdentityFile "~/.ssh/<name>"', "  SendEnv <name>",
+    "  ProxyJump <name>@<name>:22", "  ConnectTimeout <small>m", "  UserKnownHostsFile /tmp/%h-<name>",
+    "  <keyword> ~<user>/<name>", "  Ciphers <sign><name>", "  CanonicalizeMaxDots <number>", "  Include included",
+    "  Include include*", "  Include ~nobody-here/x", keyword=_FILE_OPTIONS, sign=st.sampled_from(["", "+", "-", "^"]),
+    user=st.sampled_from(["", "", "", "root", "root"]) | NAMES,
+)  # fmt: skip
+_SCOPES = texts(
+    "Host <name> *.<name>", "Match host <name> user <name>", "Host *", "Match exec true", "Match !exec false"
 )
 # Of what executes a program or reads a file of this machine, these lines alone are tried, damaged or not.
 _HARMLESS = re.compile(
     rb"(?i)\s*(?:match !?exec (?:true|false)|include (?:included?\*?|~nobody-[a-z0-9]*/[a-z0-9]*))\s*"
 )
-_CONFIGS = joined(st.builds("{}\n{}".format, _SCOPES, joined(_OPTIONS, "\n")), "\n")
+_CONFIGS = joined(texts("<scope>\n<options>", scope=_SCOPES, options=joined(_OPTIONS, "\n")), "\n")
 _KEY = base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0 " + b"k" * 32).decode()
 _KNOWN = joined(
-    st.builds(
-        "{}{} ssh-ed25519 {}".format,
-        st.sampled_from(["", "@revoked ", "@cert-authority "]),
-        st.one_of(
-            NAMES, ADDRESSES, NAMES.map("*.{}".format), NAMES.map("[{}]:2222".format), st.just("|1|c2FsdA==|ZGlnZXN0")
-        ),
-        st.just(_KEY),
+    texts(
+        *(f"<mark>{names} ssh-ed25519 {_KEY}" for names in ("<name>", "<address>", "*.<name>", "[<name>]:2222")),
+        f"<mark>|1|c2FsdA==|ZGlnZXN0 ssh-ed25519 {_KEY}",
+        mark=st.sampled_from(["", "@revoked ", "@cert-authority "]),
     ),
     "\n",
 )
@@ -595,7 +565,7 @@ TARGETS = (
     Target("allocation", encode(_ALLOCATIONS), allocation, least=0.3),
     Target("playbook", encode(joined(_STEPS, "\n").map("steps:\n{}".format)), read_playbook, least=0.2),
     Target("when", encode(_CONDITIONS), when, (IpexctlError, conditions.UnknownFact)),
-    Target("probe", encode(st.builds("{}{} done\n".format, joined(_FRAMES | _ASKED, ""), st.just(NONCE * 4))), probe),
+    Target("probe", encode(joined(_FRAMES, "").map(f"{{}}{_MARK} done\n".format)), probe),
     Target("bundle", encode(_BUNDLES), bundle),
     Target("listing", _LISTING, listing, (ValueError,)),
     Target("remote-tree", _TREE, remote_tree, (ValueError, IpexctlError)),
@@ -620,42 +590,11 @@ TARGETS = (
     Target("known-hosts", encode(_KNOWN), known_hosts),
 )
 
-_NASTY = st.sampled_from(
-    [
-        b"\0",
-        b"\n",
-        b"\r\n",
-        b"\xff\xfe",
-        b"\xef\xbb\xbf",
-        b"../",
-        b"%2f..",
-        b"\x1b[2J",
-        b"\x01" + NONCE.encode(),
-        b"\x10",
-        b"1e999",
-        b"9" * 30,
-        b"-1",
-        b"[",
-        b"{",
-        b'"',
-        b"'",
-        b"\\",
-        b"${",
-        b"&a",
-        b"*a",
-        b"!!python/object",
-        b"<<: ",
-        b"null",
-        b"[1-999999999]",
-        "\u202e\u0130\ud7ff".encode(),
-        b":" * 8,
-        b"=" * 8,
-        b"\t",
-        b"@",
-        b"#",
-        b"true",
-    ]
-)
+_NASTY = st.sampled_from([
+    b"\0", b"\n", b"\r\n", b"\xff\xfe", b"\xef\xbb\xbf", b"../", b"%2f..", b"\x1b[2J", b"\x01" + NONCE.encode(),
+    b"\x10", b"1e999", b"9" * 30, b"-1", b"[", b"{", b'"', b"'", b"\\", b"${", b"&a", b"*a", b"!!python/object",
+    b"<<: ", b"null", b"[1-999999999]", "\u202e\u0130\ud7ff".encode(), b":" * 8, b"=" * 8, b"\t", b"@", b"#", b"true",
+])  # fmt: skip
 
 
 @st.composite
