@@ -284,12 +284,15 @@ def _explain_uv_error(what: str, errors: str, sources: Sources) -> UsageError:
         )
     # An index that has the package hides those after it; uv names it in a hint, which advises against its own rule.
     hiding = [line.removeprefix("hint: ").partition(". ")[0] for line in lines if " was found on " in line]
+    reasons = [line for line in lines if not line.startswith("hint:")]
+    if len(reasons) > 8:  # the last ones have the conclusion
+        reasons[2:-5] = ["…"]
     source = re.search(r"Wheels are required for `([\w.-]+)`", text)  # uv has no codes
     return UsageError(
         f"{source[1]} has no fitting wheel, only its source, and nothing is built"
         if source
         else "the wheels of this stack cannot be resolved",
-        reasons=[*[line for line in lines if not line.startswith("hint:")][:6], *hiding[:1], f"looked in: {where}"],
+        reasons=[*reasons, *hiding[:1], f"looked in: {where}"],
         hint=advise("install", "--build", source[1]) if source else None,
         exit=Exit.STEP,
         code="no-mpi4py" if "mpi4py" in text else "unresolved",

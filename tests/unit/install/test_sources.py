@@ -446,6 +446,20 @@ def test_a_package_of_which_only_the_source_fits_is_named_and_that_nothing_is_bu
         resolve_wheels(find_uv(), ["nowhere"], WheelTarget("3.11", "2.28"), sources)
 
 
+def test_the_conflict_at_the_end_of_a_long_explanation_is_shown(tmp_path: Path) -> None:
+    """uv explains every release; the requirement that no release fits stands in its last line."""
+    found = [wheels.wheel("inhouse", f"{n}.0", {}, requires=(f"part{n}<{n}", f"other{n}>1")) for n in range(1, 9)]
+    found += [wheels.wheel(f"part{n}", "9.0", {}) for n in range(1, 9)]
+    found += [wheels.wheel(f"other{n}", "1.0", {}) for n in range(1, 9)]
+    fill = wheels.fill(tmp_path / "wheels", found)
+    sources = Sources(find_links=(fill.as_uri(),), no_index=True, environ={"UV_CACHE_DIR": str(tmp_path / "uv")})
+    with pytest.raises(UsageError) as refused:
+        resolve_wheels(find_uv(), ["inhouse", "part1"], WheelTarget("3.11", "2.28"), sources)
+    assert "…" in refused.value.reasons
+    assert "your requirements are unsatisfiable" in refused.value.reasons[-2]
+    assert len(refused.value.reasons) <= 9
+
+
 def test_a_place_that_is_named_twice_is_shown_once() -> None:
     assert Sources(find_links=("/wheels", "/wheels"), no_index=True).list_names() == ("/wheels",)
 
