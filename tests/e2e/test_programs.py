@@ -92,6 +92,8 @@ def test_what_a_host_lacks_is_said_before_anything_starts(workspace: Workspace) 
     ):
         result = workspace("run", "--venv", LIGHT, *words)
         assert (result.code, f"node[0-2]: {what}" in result.err) == (4, True), result
+    result = workspace("run", "--venv", LIGHT, "node1", "train.py")
+    assert "hint: further hosts stand behind a comma: --hosts A,node1" in result.err
     (workspace.path / "no").mkdir()
     result = workspace("run", "--venv", LIGHT, "-m", "no.such")
     assert "hint: name a module of the project's own no" in result.err, "a stranger's package may have that name"

@@ -105,4 +105,6 @@ def _find_program(link: Link, start: Start, runtime: Runtime) -> str | Failure |
         what, hint = f"{what}, which {line} names", f"install it on the host, or change {line}"
     elif start.kind == "env":
         what, hint = f"the environment has no program {name}", f"--program {name} starts one of the hosts"
+        if start.args[:1] and start.args[0].endswith(".py"):
+            hint = f"further hosts stand behind a comma: --hosts A,{name}; {hint}"
     return Failure(link.host.name, Kind.STEP, what, hint, "no-program")
