@@ -165,10 +165,10 @@ class _LastWords:
             printed = Segment.split_lines(console.render(Group(*self._below), options))
             below = sum(-(-max(Segment.get_line_length(row), 1) // options.max_width) for row in printed)
             most = max(console.height - _REST - below, _LEAST_WORDS)
-        if _count_rows(shown, width) > most:
+        if len(shown) > LAST_WORDS or _count_rows(shown, width) > most:
             shown = [line for line in shown if not _MARKS.match(line)]
         length = len(shown)
-        if _count_rows(shown, width) > most:
+        if length > LAST_WORDS or _count_rows(shown, width) > most:
             shown = _drop_library_calls(shown)
         first, *lines = [_cut_line(line, _LINE_ROWS * width) for line in shown]
         lines = lines[1 - LAST_WORDS :]

@@ -26,6 +26,7 @@ COLLECTIVES = (  # the first of them is the first that DistributedDataParallel d
 # what Python and torch write of a full disk
 DISK_FULL = ("No space left", "Disk quota exceeded", "iostream error", "unexpected pos")
 LOST_WORKER = "RuntimeError: DataLoader worker "  # torch/utils/data/dataloader.py
+OF_LOST = ("BrokenProcessPool", "EOFError", "ConnectionResetError", "BrokenPipeError", "Empty")  # of queues, too
 OF_RESULT = "Cannot extract tensors from value: "
 ERRORS = 8  # exceptions kept of one rank's processes: the latest
 WORDS = 8000  # letters kept of a command line
@@ -176,6 +177,17 @@ class Hooks(names.ModuleHooks):
                 self.record_error(names.THREAD_ERROR, ChildProcessError, error, None, thread=args[0].name)
 
         names.call_around(module.BaseProcess, "join", after=note)
+        names.call_around(module.BaseProcess, "_bootstrap", self.hook_process)
+
+    def hook_process(self, *_: "Any") -> None:
+        """An exception that ends a process of ``multiprocessing`` comes to no hook: its ``_bootstrap`` prints it."""
+
+        def note(*_: "Any") -> None:
+            kind, error, trace = sys.exc_info()
+            if trace and trace.tb_frame.f_code.co_name == "_bootstrap":
+                self.record_error(names.ERROR, kind, error, trace)
+
+        names.call_around(__import__("traceback"), "print_exc", note)
 
     def record_error(self, ending: str, kind: "Any", value: "Any", trace: "Any", **fields: "Any") -> None:
         for _ in range(2):  # a handler of a signal may raise meanwhile, as that of a DataLoader whose worker has died
@@ -329,7 +341,7 @@ def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
         report["child"] = error.get_first_failure()[1].pid
     elif kind.__name__ == "ProcessExitedException":  # of torch.multiprocessing.spawn, likewise
         report["child"] = error.error_pid
-    elif kind.__name__ == "BrokenProcessPool" or last.startswith(LOST_WORKER):
+    elif kind.__name__ in OF_LOST or last.startswith(LOST_WORKER):
         report["lost"] = True
     return report
 

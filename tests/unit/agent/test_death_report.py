@@ -154,6 +154,10 @@ def handle(*words):  # as the handler of SIGCHLD of a DataLoader whose worker ha
 traceback.format_exception = handle
 raise ValueError("no")
 """
+PROCESS = (
+    "import multiprocessing; fork = multiprocessing.get_context('fork'); ours, its = fork.Pipe();"
+    "process = fork.Process(target=int, args=('no',)); process.start(); its.close()"
+)
 HANDLED = "import os, signal, subprocess, sys; " + HELPER.format(check=False)
 
 
@@ -171,6 +175,7 @@ HANDLED = "import os, signal, subprocess, sys; " + HELPER.format(check=False)
         (INTERRUPTED, OWN),
         (SPAWNS, OWN),  # as torch.multiprocessing.spawn, of a process that ended before it was asked for anything
         ("import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'raise ValueError(\"no\")']))", OWN),
+        (f"{PROCESS}; process.join(); raise SystemExit(process.exitcode)", "ValueError: invalid literal"),
     ],
 )
 def test_the_exception_of_a_helper_counts_only_where_the_script_has_none(ranks: Path, script: str, error: str) -> None:
@@ -179,6 +184,15 @@ def test_the_exception_of_a_helper_counts_only_where_the_script_has_none(ranks: 
     assert end.error.startswith(error)
     assert bool(end.error) == bool(end.traceback) == bool(error)
     assert end.kernel == ""
+
+
+def test_the_exception_of_a_process_that_its_rank_waited_for_is_the_cause(ranks: Path) -> None:
+    """As of an environment that cannot be made in its worker, to whose pipe the rank listens."""
+    _, pid = ended(ranks, f"{PROCESS}; ours.recv()")
+    end = reported(ranks, 0, pid)
+    evidence = collect_evidence(RankOutcome(0, "node0", "failed", error=end.error, traceback=end.traceback))
+    last, cause = evidence.exceptions
+    assert (last.text, cause.text) == ("EOFError", "ValueError: invalid literal for int() with base 10: 'no'")
 
 
 def test_the_exception_of_a_process_that_a_pool_has_lost_is_the_cause(ranks: Path, tmp_path: Path) -> None:

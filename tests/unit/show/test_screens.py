@@ -196,6 +196,10 @@ def test_who_failed_stays_on_a_screen_of_24_rows(hint: str, calls: int) -> None:
     if len(hint) < 40:
         assert 'train.py", line 63, in main' in out.getvalue()
         assert "site-packages" not in out.getvalue()
+    piped = Console(file=io.StringIO(), width=1000)
+    with piped.capture() as capture:
+        piped.print(*items)
+    assert 'train.py", line 63, in main' in capture.get(), "where no screen bounds the lines, too"
 
 
 @pytest.mark.parametrize(
