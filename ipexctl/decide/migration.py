@@ -7,7 +7,8 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, Protocol
+from itertools import islice
+from typing import Literal, NamedTuple, Protocol
 
 from ipexctl.decide.launch.launch_script import FoundLaunch
 from ipexctl.decide.launch.launch_words import Translation
@@ -35,6 +36,8 @@ _CCL = ("init_process_group", "new_group", "init_device_mesh")
 _RANKS = ("rank", "local_rank")  # names of numbers
 _FOLLOWED_LIMIT = 50  # other files that are read
 _SHOWN_WIDTH = 100  # characters of a source line that are shown
+_VALUE_NODES = 100  # parts of an expression that is written out: parts of it are, too
+_DOTS_LIMIT = 8  # in the name of a rule
 
 
 class LaunchTranslator(Protocol):
@@ -174,7 +177,7 @@ def _list_foreign_calls(tree: ast.Module, nodes: Iterable[ast.AST]) -> Iterator[
     """The functions of other modules that these nodes call: module and name."""
     modules = {local: target for _, local, _, target in _list_imports(tree)}
     for node in nodes:
-        begin, dot, end = _format_value(node.func).partition(".") if isinstance(node, ast.Call) else ("", "", "")
+        begin, dot, end = (_join_names(node.func) if isinstance(node, ast.Call) else "").partition(".")
         owner, _, function = f"{modules.get(begin, '')}{dot}{end}".rpartition(".")
         if begin in modules and owner and function.isidentifier():
             yield owner, function
@@ -209,8 +212,9 @@ def _is_guard(test: ast.expr) -> bool:
 
 def _ends_without_gpu(node: ast.If) -> bool:
     last = node.body[-1]
-    ends = isinstance(last, ast.Return | ast.Raise | ast.Continue) or "exit(" in _format_value(last)
-    return ends and _is_guard(node.test)
+    call = last.value if isinstance(last, ast.Expr) else None
+    exits = isinstance(call, ast.Call) and _get_name(call.func).endswith("exit")
+    return (exits or isinstance(last, ast.Return | ast.Raise | ast.Continue)) and _is_guard(node.test)
 
 
 def _scan_tree(tree: ast.Module, known: Sequence[MigrationRule], nodes: Iterable[ast.AST]) -> Iterator[Hit]:
@@ -218,6 +222,7 @@ def _scan_tree(tree: ast.Module, known: Sequence[MigrationRule], nodes: Iterable
     certain = {id(part) for call in nodes if isinstance(call, ast.Call) for part in (call, call.func)}
     divisors = {id(node.right) for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)}
     always = [rule for rule in known if rule.of not in _CONDITIONAL]
+    of_certain, of_others, texts = _group_rules(known), _group_rules(always), _TextRules(known)
     apis = {rule.name: rule for rule in known if rule.kind == "api"}
     others = {rule.name: rule for rule in always if rule.kind == "api"}
     names: dict[str, str] = {}  # local name → the dotted name it stands for, of our modules only
@@ -234,8 +239,9 @@ def _scan_tree(tree: ast.Module, known: Sequence[MigrationRule], nodes: Iterable
                 members.append(base.attr)
                 base = base.value
                 visited.add(id(base))
-            if isinstance(base, ast.Call) and id(base) in certain and not base.args:  # a part of what it returns
-                of_result = [*_match_api(node.lineno, f"{_format_value(base)}.{members[-1]}", apis)]
+            if isinstance(base, ast.Call) and id(base) in certain and not (base.args or base.keywords):
+                # A part of what it returns.
+                of_result = [*_match_api(node.lineno, f"{_join_names(base.func)}().{members[-1]}", apis)]
                 visited.update(id(base.func) for _ in of_result)
                 yield from of_result
             target = names.get(base.id, "") if isinstance(base, ast.Name) else ""
@@ -243,14 +249,11 @@ def _scan_tree(tree: ast.Module, known: Sequence[MigrationRule], nodes: Iterable
                 rules = apis if id(node) in certain else others
                 yield from _match_api(node.lineno, ".".join([target, *reversed(members)]), rules)
         elif isinstance(node, ast.Call):
-            if id(node) in divisors:
-                yield from _match_api(node.lineno, f"% {_format_value(node)}", apis)
-            yield from _match_call(node, known if id(node) in certain else always)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            for rule in known:
-                is_variable = rule.kind == "variable" and _is_variable(node.value, rule.name)
-                if is_variable or (rule.kind == "option" and node.value == rule.name):
-                    yield node.lineno, node.value, rule
+            if id(node) in divisors and not (node.args or node.keywords):
+                yield from _match_api(node.lineno, f"% {_join_names(node.func)}()", apis)
+            yield from _match_call(node, of_certain if id(node) in certain else of_others)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and (rule := texts.find(node.value)):
+            yield node.lineno, node.value, rule
 
 
 def _list_imports(tree: ast.AST) -> Iterator[tuple[int, str, str, str]]:
@@ -266,21 +269,55 @@ def _list_imports(tree: ast.AST) -> Iterator[tuple[int, str, str, str]]:
 
 
 def _match_api(line: int, name: str, apis: Mapping[str, MigrationRule]) -> Iterator[Hit]:
-    beginnings = [api for api in apis if f"{name}.".startswith(f"{api}.")]
-    if beginnings:
-        yield line, name, apis[max(beginnings, key=len)]
+    ends = [len(name), *reversed([*islice((dot.start() for dot in re.finditer(r"[.]", name)), _DOTS_LIMIT)])]
+    if api := next((name[:end] for end in ends if name[:end] in apis), ""):
+        yield line, name, apis[api]
 
 
-def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[Hit]:
+class _TextRules:
+    """The variables and options among rules, by their names."""
+
+    def __init__(self, known: Sequence[MigrationRule]) -> None:
+        self._names = {rule.name: rule for rule in known if rule.kind in {"variable", "option"}}
+        self._begins = {name: rule for name, rule in self._names.items() if name.endswith("_")}
+
+    def find(self, text: str) -> MigrationRule | None:
+        """Returns the rule of a text that is one, or begins as a group of variables does."""
+        begins = (rule for name, rule in self._begins.items() if text.startswith(name))
+        named = (rule for rule in begins if re.fullmatch(r"[A-Z0-9_]+", text[len(rule.name) :]))
+        return self._names.get(text) or next(named, None)
+
+
+class _CallRules(NamedTuple):
+    """Rules of what is given to a function, by their names."""
+
+    backends: Mapping[str, MigrationRule]
+    options: Mapping[str, MigrationRule]
+    keywords: Mapping[str, MigrationRule]
+    devices: Mapping[str, MigrationRule]
+
+
+def _group_rules(known: Sequence[MigrationRule]) -> _CallRules:
+    kinds = group_pairs((rule.kind, rule) for rule in known)
+    return _CallRules(
+        {rule.name.partition(":")[2]: rule for rule in kinds.get("backend", ())},
+        {rule.name.lstrip("-"): rule for rule in kinds.get("option", ())},
+        {rule.name: rule for rule in kinds.get("keyword", ())},
+        {rule.name: rule for rule in kinds.get("device", ())},
+    )
+
+
+def _match_call(node: ast.Call, rules: _CallRules) -> Iterator[Hit]:
     """Backends by name, and keywords that are arguments of the Trainer."""
-    called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-    backends = {rule.name.partition(":")[2]: rule for rule in known if rule.kind == "backend"}
-    trainer = called.endswith("TrainingArguments")
-    arguments = {rule.name.lstrip("-"): rule for rule in known if rule.kind == "option" and trainer}
-    arguments |= {rule.name.removeprefix(f"{called}:"): rule for rule in known if rule.kind == "keyword"}
-    devices = {rule.name: rule for rule in known if rule.kind == "device"}
+    called = _get_name(node.func)
+    backends, options, keywords, devices = rules
+    options = options if called.endswith("TrainingArguments") else {}
     if called == "cuda" and called in devices and isinstance(node.func, ast.Attribute):
         yield node.lineno, ".cuda()", devices[called]
+
+    def find(argument: str) -> MigrationRule | None:
+        return keywords.get(f"{called}:{argument}") or options.get(argument)
+
     given = [(None, arg) for arg in node.args[:1]] + [(keyword.arg, keyword.value) for keyword in node.keywords]
     for name, value in given:
         text, begin = _get_text(value), ""
@@ -295,7 +332,7 @@ def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[Hit]
             yield value.lineno, f'{called}("{text or begin.partition("%")[0] + "…"}")', devices[called]
         elif devices and _is_gpu_number(called, name, value):
             yield value.lineno, f"{called}({name + '=' if name else ''}{_format_value(value)})", devices[name or "to"]
-        elif rule := arguments.get(f"{name} {text}") or arguments.get(name or ""):
+        elif rule := next(filter(None, map(find, (f"{name} {text}", name or ""))), None):
             yield value.lineno, f"{name}={text or _format_value(value)}", rule
 
 
@@ -303,14 +340,30 @@ def _is_gpu_number(called: str, name: str | None, value: ast.expr) -> bool:
     """Whether an argument is the number of a GPU: what is moved ``.to(rank)``, or ``device_ids=[rank]``."""
     if name == "device_ids":
         return isinstance(value, ast.List) and bool(value.elts)
-    return called == "to" and name is None and getattr(value, "attr", getattr(value, "id", "")) in _RANKS
+    return called == "to" and name is None and _get_name(value) in _RANKS
 
 
 def _get_text(value: ast.expr) -> str:
     return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
 
 
+def _get_name(value: ast.expr) -> str:
+    """The last part of a dotted name."""
+    return getattr(value, "attr", getattr(value, "id", ""))
+
+
+def _join_names(value: ast.expr) -> str:
+    """A dotted name; "" of what is none."""
+    members = list[str]()
+    while isinstance(value, ast.Attribute):
+        members.append(value.attr)
+        value = value.value
+    return ".".join([value.id, *reversed(members)]) if isinstance(value, ast.Name) else ""
+
+
 def _format_value(value: ast.AST) -> str:
+    if next(islice(ast.walk(value), _VALUE_NODES, None), None):
+        return "…"
     try:
         return ast.unparse(value)[:_SHOWN_WIDTH]
     except RecursionError:  # thousands of operators: Python reads them, and writes them by a call for each
@@ -319,24 +372,31 @@ def _format_value(value: ast.AST) -> str:
 
 def _scan_lines(text: str, file: str, known: Sequence[MigrationRule], launches: LaunchTranslator) -> Iterator[Hit]:
     known = [rule for rule in known if rule.of != GPU]
+    texts, patterns = _TextRules([rule for rule in known if rule.kind == "variable"]), _compile_line_patterns(known)
+    any_word = re.compile("|".join(pattern.pattern for rule, pattern in patterns if rule.kind != "package"))
     for number, whole in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*", "", whole)
-        if not line.strip():
-            continue
-        tokens = re.findall(r"[\w./-]+", line)
+        for token in re.findall(r"[\w./-]+", line):
+            if found := texts.find(token):
+                yield number, token, found
         installed = (*re.split(r"\bpip3?[ ]install\b", line, maxsplit=1), "")[1]  # behind the words
-        for rule in known:
-            if rule.kind == "variable":
-                yield from ((number, token, rule) for token in tokens if _is_variable(token, rule.name))
-            elif rule.kind != "api":
-                pattern = rf"(?<![\w-]){re.escape(rule.name).replace(chr(92) + ' ', '[ =:]+')}(?![\w-])"
-                if rule.kind == "backend":
-                    pattern = rf"\bbackend[\"']?[ =:]+[\"']?{rule.name[8:]}\b"
-                elif rule.kind == "package":
-                    pattern = rf"[ '\"]{rule.name.replace('_', '[-_]')}(?![\w-])"
-                if re.search(pattern, installed if rule.kind == "package" else line):
-                    yield number, rule.name, rule
+        for rule, pattern in patterns if installed or any_word.search(line) else ():
+            if pattern.search(installed if rule.kind == "package" else line):
+                yield number, rule.name, rule
     yield from _translate_launch_lines(text, file, known, launches)
+
+
+def _compile_line_patterns(known: Sequence[MigrationRule]) -> list[tuple[MigrationRule, re.Pattern[str]]]:
+    patterns = []
+    for rule in known:
+        pattern = rf"(?<![\w-]){re.escape(rule.name).replace(chr(92) + ' ', '[ =:]+')}(?![\w-])"
+        if rule.kind == "backend":
+            pattern = rf"\bbackend[\"']?[ =:]+[\"']?{rule.name[8:]}\b"
+        elif rule.kind == "package":
+            pattern = rf"[ '\"]{rule.name.replace('_', '[-_]')}(?![\w-])"
+        if rule.kind not in {"variable", "api"}:
+            patterns.append((rule, re.compile(pattern)))
+    return patterns
 
 
 def _translate_launch_lines(
@@ -352,7 +412,3 @@ def _translate_launch_lines(
         new = MigrationRule(launch.name, "word", launch.name, "", "", "", "ipexctl/data/launchers.toml")
         rule = next((rule for rule in known if rule.kind == "word" and rule.name == launch.name), new)
         yield launch.line, rule.name, replace(rule, instead=instead, notes=notes)
-
-
-def _is_variable(text: str, name: str) -> bool:
-    return text == name or (name.endswith("_") and bool(re.fullmatch(re.escape(name) + r"[A-Z0-9_]+", text)))

@@ -194,10 +194,12 @@ def walk_certain(tree: ast.Module, *, is_script: bool = True) -> list[ast.AST]:
                 for each in node.body:
                     if isinstance(each, ast.FunctionDef) and each.name == "__init__":
                         functions[node.name] = each
+    walk = _CertainWalk(functions, is_script)
     try:
-        return [*_CertainWalk(functions, is_script).walk(tree.body)]
+        walk.walk(tree.body)
     except RecursionError:
         return []
+    return walk.nodes
 
 
 class _CertainWalk:
@@ -206,18 +208,19 @@ class _CertainWalk:
     def __init__(self, functions: Mapping[str, ast.FunctionDef], is_script: bool) -> None:
         self.remaining, self.of_ranks = dict(functions), set[str]()
         self.is_script, self.ending = is_script, _find_ending(functions)
+        self.nodes, self.ends = list[ast.AST](), dict[ast.AST, bool]()
 
-    def walk(self, statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
+    def walk(self, statements: Iterable[ast.stmt]) -> None:
         for node in statements:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue
             parts, body = self._split(node)
             for each in (each for part in parts for each in _walk_expression(part)):
-                yield each
+                self.nodes.append(each)
                 called = each.func if isinstance(each, ast.Call) else None
                 if isinstance(called, ast.Name) and (function := self.remaining.pop(called.id, None)):
-                    yield from self.walk(function.body)
-            yield from self.walk(body)
+                    self.walk(function.body)
+            self.walk(body)
             if any(map(self._may_end, self._list_possible(node))):
                 return
 
@@ -225,7 +228,7 @@ class _CertainWalk:
         """What of a statement is certainly executed: itself or expressions of it, and statements below it."""
         match node:
             case ast.If():
-                is_main = isinstance(node.test, ast.Compare) and ast.unparse(node.test.left) == "__name__"
+                is_main = isinstance(node.test, ast.Compare) and getattr(node.test.left, "id", "") == "__name__"
                 holds = self.is_script if is_main else self._holds_for_ranks(node.test)
                 return [node.test], node.body if holds else []
             case ast.Try():
@@ -257,28 +260,31 @@ class _CertainWalk:
         return [*node.body, *(part for each in node.orelse for part in self._list_possible(each))]
 
     def _may_end(self, node: ast.AST) -> bool:
-        """Whether a statement may end the function or the script."""
-        raises, called = _list_calls(node)
-        returns = any(isinstance(part, ast.Return) for part in ast.walk(node))
-        return raises or returns or not self.ending.isdisjoint(called)
+        """Whether a statement may end the function or the script; those in it are looked at once."""
+        if node not in self.ends:
+            parts, inner = [node], list[ast.AST]()
+            for part in parts:  # which grows
+                for child in ast.iter_child_nodes(part):
+                    (inner if isinstance(child, ast.stmt) else parts).append(child)
+            ends = isinstance(node, ast.Raise | ast.Return) or not self.ending.isdisjoint(_list_called(parts))
+            self.ends[node] = ends or any(map(self._may_end, inner))
+        return self.ends[node]
 
 
-def _list_calls(node: ast.AST) -> tuple[bool, set[str]]:
-    """Returns whether it has a ``raise``, and the last names of what it calls."""
-    parts = [*ast.walk(node)]
-    called = [part.func for part in parts if isinstance(part, ast.Call)]
-    names = {getattr(each, "attr", getattr(each, "id", "")) for each in called}
-    return any(isinstance(part, ast.Raise) for part in parts), names
+def _list_called(parts: Iterable[ast.AST]) -> set[str]:
+    """Returns the last names of what is called."""
+    called = (part.func for part in parts if isinstance(part, ast.Call))
+    return {getattr(each, "attr", getattr(each, "id", "")) for each in called}
 
 
 def _find_ending(functions: Mapping[str, ast.FunctionDef]) -> set[str]:
     """Returns the names of functions that may end the script, those of the standard library among them."""
     ending, callers = {*_ENDS}, dict[str, list[str]]()
     for name, function in functions.items():
-        raises, called = _list_calls(function)
-        for each in called:
+        parts = [*ast.walk(function)]
+        for each in _list_called(parts):
             callers.setdefault(each, []).append(name)
-        if raises:
+        if any(isinstance(part, ast.Raise) for part in parts):
             ending.add(name)
     pending = [*ending]
     for name in pending:  # which grows

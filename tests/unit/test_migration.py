@@ -1,7 +1,11 @@
 """What a script takes from IPEX and oneCCL is found line by line, whatever it calls it, and nothing in it is run."""
 
+import ast
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -267,6 +271,35 @@ def test_a_batch_file_that_starts_itself_is_read_once(tmp_path: Path) -> None:
 def test_a_script_that_somebody_made_for_it_holds_nothing_and_ends_nothing(text: str) -> None:
     """The first two took minutes and tens of gigabytes, the others ended with an exception."""
     assert len(migration.find_uses(text, "train.py", KNOWN, LaunchLines())) <= 2
+
+
+_LIST = "[" + "a," * 20_000 + "]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x=" + "(0 if " * 90 + _LIST + " else 0)" * 90 + "\n",
+        f"f({_LIST})" + "()" * 90 + "\n",
+        "".join(" " * depth + "if int(os.environ['RANK']):\n" for depth in range(90)) + " " * 90 + "a;" * 20_000 + "\n",
+    ],
+    ids=["conditions", "calls", "blocks"],
+)
+def test_each_part_of_a_script_is_looked_at_a_few_times(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many others it is in: 1 MiB of these took minutes."""
+    nodes, steps = sum(1 for _ in ast.walk(ast.parse(text))), 0
+
+    def count(call: Callable[[ast.AST], Any], node: ast.AST) -> Any:
+        nonlocal steps
+        result = call(node)
+        steps += len(result) if isinstance(result, str) else 1
+        return result
+
+    monkeypatch.setattr(ast, "iter_child_nodes", partial(count, ast.iter_child_nodes))
+    monkeypatch.setattr(ast, "unparse", partial(count, ast.unparse))
+    assert not migration.find_uses(text, "train.py", KNOWN, LaunchLines())
+    assert not needs(text)
+    assert steps < 50 * nodes
 
 
 @pytest.mark.parametrize("value", ["1" + "+1" * 900, "x" + ".a" * 900, "x" + "[0]" * 900])

@@ -13,7 +13,7 @@ from ipexctl.model.json_values import Record
 QUOTED, BARE, END = "\ue000", "\ue001", "\ue002"
 EXPANSION = re.compile(f"[{QUOTED}{BARE}]([^{END}]*){END}")
 LOOPS = frozenset(("for", "while", "until", "select"))
-_NESTING_LIMIT = 100  # compound commands in one another that are known of a command
+_NESTING_LIMIT = 100  # compound commands in one another that are known of a command, and its here-documents
 _MARKS = dict.fromkeys(map(ord, (QUOTED, BARE, END)))
 _BLANKS = re.compile(r"(?:[ \t]|\\\n)*(?:#[^\n]*)?")
 _BLANKS_IN_ARRAY = re.compile(r"(?:[ \t\n]|\\\n|(?<=[\s(])#[^\n]*)*")
@@ -157,7 +157,7 @@ class _Reader:
         target = self.read_word()
         if match[0] in {"<", "0<"}:
             self.input = target
-        elif match[0].lstrip("0123456789") in {"<<", "<<-"}:
+        elif match[0].lstrip("0123456789") in {"<<", "<<-"} and len(self.delimiters) < _NESTING_LIMIT:
             self.delimiters.append(remove_marks(target))
         return _CONTINUATION.sub("", self.text[start : self.at])
 
