@@ -4,6 +4,7 @@ Prints one line, ``ipexctl-verify {json}``. Everything else on its outputs is no
 overridden kernels: harmless). A package that ends the process takes the line with it: the caller sees the status."""
 
 import importlib
+import importlib.metadata
 import json
 import os
 import re
@@ -99,10 +100,11 @@ def main(wanted: Dict[str, Any]) -> None:
             problems.append("%s: %s: %s" % (what, type(error).__name__, text))
             return None
 
-    def load(name: str, key: str) -> Any:
+    def load(name: str, key: str, package: str = "") -> Any:
         module = attempt(name, "import %s" % name, lambda: importlib.import_module(name))
         if module is not None:
-            report["versions"][key] = str(getattr(module, "__version__", ""))
+            version = getattr(module, "__version__", "") or (package and importlib.metadata.version(package))
+            report["versions"][key] = str(version)
         return module
 
     if wanted.get("base"):
@@ -116,7 +118,7 @@ def main(wanted: Dict[str, Any]) -> None:
     for name in wanted.get("modules", []):  # what the caller wants to see imported besides
         load(name, name)
     added = attempt("added", "look at what was added", lambda: find_import_names(wanted.get("added", [])))
-    report["failed"] = [package for name, package in (added or {}).items() if load(name, name) is None]
+    report["failed"] = [package for name, package in (added or {}).items() if load(name, name, package) is None]
 
     for key in ("torch", "ipex", "oneccl"):
         want, got = wanted.get(key), report["versions"].get(key, "").partition("+")[0]

@@ -1,6 +1,7 @@
 """Conversations with our program on a host, when the program or the host does not keep to them."""
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import shutil
@@ -486,7 +487,7 @@ def test_what_an_uninstall_cannot_remove_is_reported(tmp_path: Path, mount: Moun
 def test_the_import_check_reports_what_is_wrong_and_survives_packages_that_exit(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("__version__ = '2.9.0+cpu'\n")
     (tmp_path / "intel_extension_for_pytorch.py").write_text("import sys; print('ERROR! wrong torch'); sys.exit(127)\n")
-    wanted = '{"torch": "2.8.0", "ipex": "2.8.0", "step": false}'
+    wanted = '{"torch": "2.8.0", "ipex": "2.8.0", "step": false, "added": ["rich"]}'
     done = subprocess.run(
         [sys.executable, str(REMOTE / "verify.py"), wanted],
         capture_output=True,
@@ -496,6 +497,7 @@ def test_the_import_check_reports_what_is_wrong_and_survives_packages_that_exit(
     line = next(line for line in done.stdout.splitlines() if line.startswith("ipexctl-verify "))
     assert "import intel_extension_for_pytorch: SystemExit: 127" in line
     assert "torch is 2.9.0, 2.8.0 was asked for" in line
+    assert f'"rich": "{importlib.metadata.version("rich")}"' in line, "its module has no __version__"
 
 
 @pytest.mark.parametrize("answer", read_table("session/hostile_answers"))
