@@ -222,9 +222,8 @@ def test_known_hosts_that_others_can_write_are_not_believed(server: Server, tmp_
 
 
 def test_a_host_may_bring_known_hosts_of_its_own(server: Server, tmp_path: Path) -> None:
-    links = Links(known_hosts=tmp_path / "none", config=None)
     host = server.host(vars={"known_hosts": str(server.known_hosts)})
-    assert links.open(host).run(UNAME).ok
+    assert Links(known_hosts=tmp_path / "none", config=None).open(host).run(UNAME).ok
 
 
 def bring_known_hosts(server: Server, known: Path, hostfile: Path) -> Host:
@@ -370,13 +369,11 @@ def test_a_key_of_the_agent_logs_in_and_is_not_forwarded(server: Server, agent: 
     config = tmp_path / "config"
     forwards = "  LocalForward 4711 127.0.0.1:22\n  RemoteForward 4712 127.0.0.1:22\n"
     config.write_text(f"Host *\n  ForwardAgent yes\n  ForwardX11 yes\n{forwards}")
-    links = Links(known_hosts=server.known_hosts, config=config)
-    link = links.open(server.host(key=None))
+    link = Links(known_hosts=server.known_hosts, config=config).open(server.host(key=None))
     assert link.run(Command(("sh", "-c", 'echo "${SSH_AUTH_SOCK-none} ${DISPLAY-none}"'))).text == "none none\n"
     for port in (4711, 4712):
         with socket.socket() as sock:
             assert sock.connect_ex(("127.0.0.1", port)) != 0
-    links.close()
 
 
 def test_an_encrypted_key_is_used_from_the_agent(server: Server, agent: Path, tmp_path: Path) -> None:
@@ -480,7 +477,6 @@ def test_each_host_is_asked_with_the_keys_of_its_own_agent(server: Server, bare_
         links = Links(known_hosts=server.known_hosts, config=config)
         assert "tried agent key wrong" in failure(links, Host("two", "two")).what
         assert links.open(Host("one", "one")).run(UNAME).ok
-        links.close()
 
 
 def test_an_agent_that_does_not_answer_is_named(server: Server, bare_home: Path, tmp_path: Path) -> None:
@@ -515,8 +511,7 @@ def test_a_certificate_beside_the_key_logs_in(tmp_path: Path) -> None:
     authority = keygen(tmp_path / "ca")
     with sshd(tmp_path / "sshd", f"TrustedUserCAKeys {authority}.pub") as server:
         (server.place / "authorized_keys").write_text("")
-        links = Links(known_hosts=server.known_hosts, config=None)
-        assert failure(links, server.host()).code == "auth"
+        assert failure(Links(known_hosts=server.known_hosts, config=None), server.host()).code == "auth"
         words = ["ssh-keygen", "-q", "-s", str(authority), "-I", "me", "-n", getpass.getuser(), f"{server.key}.pub"]
         subprocess.run(words, check=True)
         assert Links(known_hosts=server.known_hosts, config=None).open(server.host()).run(UNAME).ok
@@ -609,7 +604,6 @@ def test_hosts_behind_a_jump_host_share_one_connection_to_it(server: Server, tmp
         with ThreadPoolExecutor(4) as pool:
             assert [*pool.map(lambda host: links.open(host).run(UNAME).text, hosts)] == ["Linux\n"] * 4
         assert jump.log.count("Accepted publickey") == 1
-        links.close()
 
 
 def test_the_jump_host_of_a_hostfile_beats_the_configuration(server: Server, tmp_path: Path) -> None:
@@ -617,10 +611,8 @@ def test_the_jump_host_of_a_hostfile_beats_the_configuration(server: Server, tmp
         config = jumping(tmp_path, jump, "elsewhere")
         config.write_text(f"Host 127.0.0.1\n  ProxyCommand false\n{config.read_text()}")
         host = server.host(vars={"known_hosts": str(server.known_hosts), "jump": f"{getpass.getuser()}@bastion"})
-        links = Links(config=config)
-        assert links.open(host).run(UNAME).ok
+        assert Links(config=config).open(host).run(UNAME).ok
         assert jump.log.count("Accepted publickey") == 1
-        links.close()
 
 
 @pytest.mark.fault("B8")
@@ -638,11 +630,9 @@ def test_a_dead_host_behind_a_living_jump_host_is_distinguished(server: Server, 
     with sshd(tmp_path / "jump") as jump, socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
         gone.close()
-        links = Links(config=jumping(tmp_path, jump, "127.0.0.1"))
-        result = failure(links, server.host(port=port))
+        result = failure(Links(config=jumping(tmp_path, jump, "127.0.0.1")), server.host(port=port))
         assert result.code == "no-route"
         assert result.what.startswith(f"jump host bastion cannot reach 127.0.0.1:{port}: connect")
-        links.close()
 
 
 def test_a_host_behind_a_jump_host_that_closes_at_once_is_its_own_trouble(server: Server, tmp_path: Path) -> None:
@@ -655,7 +645,6 @@ def test_a_host_behind_a_jump_host_that_closes_at_once_is_its_own_trouble(server
         assert result.what in [f"connection closed before a banner came, {n} times (127.0.0.1:{port})" for n in times]
         assert len(tries) > 1, "as for a host without a jump host: a busy sshd closes connections before they begin"
         assert links.open(server.host(vars={"known_hosts": str(server.known_hosts)})).run(UNAME).ok
-        links.close()
 
 
 def test_a_busy_host_behind_a_jump_host_is_reached_later(server: Server, tmp_path: Path) -> None:
@@ -676,7 +665,6 @@ def test_a_busy_host_behind_a_jump_host_is_reached_later(server: Server, tmp_pat
         known.write_text(f"[127.0.0.1]:{port} {server.public()}\n")
         links = Links(config=jumping(tmp_path, jump, "127.0.0.1"))
         assert links.open(server.host(port=port, vars={"known_hosts": str(known)})).run(UNAME).ok
-        links.close()
 
 
 @pytest.mark.fault("K1")
@@ -736,7 +724,6 @@ def test_weak_algorithms_are_allowed_for_one_host_only(tmp_path: Path, line: str
         links = Links(config=config, known_hosts=known)
         assert links.open(replace(server.host(), address="localhost")).run(UNAME).ok
         assert failure(links, server.host("node2")).code == "algorithms", "of others no less is asked than before"
-        links.close()
 
 
 def test_a_jump_host_behind_another_that_closes_at_once_is_named(server: Server, tmp_path: Path) -> None:
@@ -744,11 +731,9 @@ def test_a_jump_host_behind_another_that_closes_at_once_is_named(server: Server,
         config = jumping(tmp_path, jump, "127.0.0.1")
         more = f"Host second\n  HostName 127.0.0.1\n  Port {port}\nHost *\n  ProxyJump bastion,second\n"
         config.write_text(config.read_text().replace("  ProxyJump bastion\n", "") + more)
-        links = Links(config=config, connect_timeout=5)
-        result = failure(links, server.host())
+        result = failure(Links(config=config, connect_timeout=5), server.host())
         assert result.code == "jump"
         assert re.fullmatch(r"jump host second: connection closed before a banner came, \d times .*", result.what)
-        links.close()
 
 
 @pytest.mark.fault("B8")
@@ -756,8 +741,7 @@ def test_a_jump_host_whose_key_changed_is_refused_by_name(server: Server, tmp_pa
     with sshd(tmp_path / "jump") as jump:
         known = tmp_path / "known"
         known.write_text(f"[127.0.0.1]:{jump.port} {server.public()}\n")
-        links = Links(config=jumping(tmp_path, jump, "127.0.0.1", known=str(known)))
-        result = failure(links, server.host())
+        result = failure(Links(config=jumping(tmp_path, jump, "127.0.0.1", known=str(known))), server.host())
         assert result.code == "host-key-changed"
         assert result.what.startswith("jump host bastion: host key CHANGED")
 
@@ -765,20 +749,16 @@ def test_a_jump_host_whose_key_changed_is_refused_by_name(server: Server, tmp_pa
 @pytest.mark.fault("B8")
 def test_the_key_of_the_host_behind_the_jump_host_is_checked_too(server: Server, tmp_path: Path) -> None:
     with sshd(tmp_path / "jump") as jump:
-        links = Links(config=jumping(tmp_path, jump, "127.0.0.1"))
         host = server.host(vars={"known_hosts": str(tmp_path / "none")})
-        assert failure(links, host).code == "host-key-unknown"
-        links.close()
+        assert failure(Links(config=jumping(tmp_path, jump, "127.0.0.1")), host).code == "host-key-unknown"
 
 
 @pytest.mark.fault("B8")
 def test_a_jump_host_that_forbids_forwarding_is_named(server: Server, tmp_path: Path) -> None:
     with sshd(tmp_path / "jump", "AllowTcpForwarding no") as jump:
-        links = Links(config=jumping(tmp_path, jump, "127.0.0.1"))
-        result = failure(links, server.host())
+        result = failure(Links(config=jumping(tmp_path, jump, "127.0.0.1")), server.host())
         assert result.code == "jump"
         assert "jump host bastion forbids forwarding" in result.what
-        links.close()
 
 
 # -- losing it ---------------------------------------------------------------------------------------------------------
@@ -805,7 +785,6 @@ def test_a_lost_link_is_made_anew_when_it_is_opened_again(server: Server) -> Non
     second = links.open(server.host())
     assert second is not first
     assert second.run(UNAME).ok
-    links.close()
 
 
 def test_closing_breaks_off_a_connection_that_is_being_made() -> None:
