@@ -84,14 +84,6 @@ def test_hosts_may_share_their_home_directory(start: Start) -> None:
     assert len(written(events)) == 4
 
 
-@pytest.mark.fault("H4")
-def test_what_ranks_write_arrives_byte_for_byte(start: Start, tmp_path: Path) -> None:
-    events = list(run_alone(start("bytes", str(tmp_path), ppn=2)))
-    ledgers = {(int(f.name[0]), f.suffix[1:]): f.read_bytes() for f in tmp_path.glob("?.*") if f.is_file()}
-    assert len(ledgers) == 8
-    assert written(events) == ledgers
-
-
 @pytest.mark.fault("F1")
 def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start: Start) -> None:
     events = list(run_alone(start("raise", "1", ppn=2)))

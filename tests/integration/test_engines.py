@@ -20,9 +20,7 @@ from ipexctl.model.stack import MpiLauncher
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from tests import mpi
-from tests.integration.attempts import Start, of, run_alone, written
-
-OTHERS = pytest.mark.parametrize("runtime", [*mpi.SYSTEM, *mpi.WHEELS], indirect=True)  # Intel MPI: test_attempt.py
+from tests.integration.attempts import Start, of, run_alone, until, written
 
 
 @pytest.fixture(params=["impi", *mpi.SYSTEM, *mpi.WHEELS])
@@ -43,7 +41,7 @@ def runtime(request: pytest.FixtureRequest, intel: Runtime, tmp_path_factory: py
     return mpi_launchers.switch_launcher(intel, engine, ccl=False)
 
 
-@OTHERS
+@pytest.mark.fault("H4")
 def test_every_byte_of_every_rank_arrives(start: Start, tmp_path: Path) -> None:
     events = list(run_alone(start("bytes", str(tmp_path), ppn=2)))
     ledgers = {(int(f.name[0]), f.suffix[1:]): f.read_bytes() for f in tmp_path.glob("?.*") if f.is_file()}
@@ -61,11 +59,7 @@ def test_whichever_of_its_programs_is_killed_the_run_ends_and_nothing_is_left(st
     names = (
         ("mpiexec.hydra", "mpiexec", "mpirun", "prterun") if who == "mpirun" else ("hydra_pmi_proxy", "orted", "prted")
     )
-    story, events = run_alone(attempt), []
-    for event in story:
-        events.append(event)
-        if len({seen.rank for seen in of(Output, events)}) == 2:
-            break
+    story, events = until(attempt, Output)
     os.kill(find(attempt, names), signal.SIGKILL)
     events += list(story)
     assert of(RunEnded, events)[0].reason in {"lost", "rank"}
