@@ -146,6 +146,23 @@ def test_a_rank_that_ended_well_shows_its_last_line_of_stdout() -> None:
     assert [rank.tail for rank in run.ranks if run] == ["epoch 2 acc 0.9", "done"]  # type: ignore[union-attr]
 
 
+def test_the_last_lines_of_a_failed_rank_have_what_address_sanitizer_found_and_not_its_picture_of_the_memory() -> None:
+    found, picture = (
+        "SUMMARY: AddressSanitizer: heap-buffer-overflow x.cpp:10 in main\n",
+        11 * "  0x0c047fff7fb0: 00 fa\n",
+    )
+    legend = (
+        "Shadow byte legend (one shadow byte represents 8 application bytes):\n"
+        + 18 * "  Array cookie:            ac\n"
+    )
+    wrote = f"{found}Shadow bytes around the buggy address:\n{picture}{legend}==71==ABORTING\n"
+    run = make_report(
+        fold_state(streams.stamp([RUN, e.Output(0, "a", "err", wrote.encode()), e.RankEnded(0, "a", 1)]))
+    ).run
+    assert run is not None
+    assert run.ranks[0].tail == f"{found}==71==ABORTING"
+
+
 @pytest.mark.parametrize("stream", ["out", "err"])
 def test_a_rank_that_ended_well_shows_a_line_with_words_and_not_the_ruler_of_its_table(stream: e.Stream) -> None:
     table = "| accuracy |  0.9 |\n└──────────┘\n------ ------\n"

@@ -95,7 +95,7 @@ def extend_tail(tail: bytes, text: bytes) -> bytes:
     return b"\n".join([_drop_middle(line) if len(line) > _LINE_SIZE else line for line in lines])
 
 
-_LAST_LINES, _LINE_SIZE = 32, 1 << 10  # lines; bytes of one
+_LAST_LINES, _LINE_SIZE = 48, 1 << 10  # lines (AddressSanitizer explains its marks in 32); bytes of one
 
 
 def _drop_middle(line: bytes) -> bytes:

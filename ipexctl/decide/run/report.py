@@ -25,6 +25,8 @@ from ipexctl.model.text import printable
 
 ReadErrors = Callable[[], KnownErrors]
 _TAIL_LINES = 20
+# AddressSanitizer's picture of the memory, below what it has found
+_SHADOW = re.compile(rb"^Shadow bytes around.*\n(?:.*\n)*?Shadow byte legend.*\n(?:  .*\n?)*", re.MULTILINE)
 _NO_COMMAND = e.Started("", "", ())
 _NO_ATTEMPT = Attempt(e.RunStarted("", "", (), ""), 0.0, [])
 _REASONS: Mapping[str, Exit] = {"rank": Exit.RANK, "lost": Exit.LOST, "limit": Exit.LOST, "launch": Exit.STEP}
@@ -302,7 +304,7 @@ def _read_tail(state: RunState, rank: RankState, most: int) -> str:
     """The rank's last lines, both streams as they were seen."""
     lines_without_end = (state.open.get((rank.rank, stream)) for stream in get_args(e.Stream))
     output = rank.tail + b"\n".join(line.data for line in lines_without_end if line)
-    lines = [drop_overwritten(line) for line in output.split(b"\n")]
+    lines = [drop_overwritten(line) for line in _SHADOW.sub(b"", output).split(b"\n")]
     lines = [line for line in lines if line.strip()]
     if most == 1:
         lines = [*filter(_has_word, lines)] or lines
