@@ -8,6 +8,7 @@ from ipexctl.decide.diagnosis.evidence import collect_evidence
 from ipexctl.decide.diagnosis.known_errors import match_evidence
 from ipexctl.loop import read_known_errors
 from ipexctl.model.reports import RankOutcome
+from tests.tables import read_table
 
 FAILED = RankOutcome(1, "b", "failed", status=1)
 HANDLED = """Traceback (most recent call last):
@@ -108,36 +109,12 @@ def test_the_status_of_a_shell_tells_of_the_signal_that_ended_its_child(status: 
     assert name_error(replace(FAILED, status=status, tail="step 3")) == code
 
 
-@pytest.mark.parametrize(
-    ("tail", "code"),
-    [
-        # without our hook (another interpreter, os._exit): the traceback with which the output ends
-        ("step 1\n" + HANDLED, "package"),
-        ("step 1\n" + HANDLED + WARNING, "package"),
-        ("step 1\n" + HANDLED + "impi: rank 2 ended with exit status 1\n[cli_2]: readline failed", "package"),
-        (HANDLED.partition("\n")[2], "package"),  # its first lines are not kept
-        ("".join(f"[rank1]: {line}\n" for line in HANDLED.splitlines()), "package"),
-        (HANDLED + "Exception ignored in atexit callback: <function f at 0x7>\n" + UNKNOWN, "package"),
-        (UNKNOWN + "Error in atexit._run_exitfuncs:\n" + HANDLED, None),
-        # handled: the rank went on to write
-        (HANDLED + "no wandb, logging to the screen\nstep 1", None),
-        ("WARNING wandb is missing: ModuleNotFoundError: No module named 'wandb'\nstep 1", None),
-        (HANDLED + DURING + UNKNOWN, None),
-        (HANDLED + "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x", "arguments"),
-        # warnings
-        (WARNING, None),
-        ("[W1125 08:14:42.1 socket.cpp:204] [c10d] The client socket has failed to connect to [a]:29500", None),
-        ("2025:01:28-08:07:38:(1) |CCL_WARN| kvs_init: init main server address error", None),
-        ("[rank1]:[W1125 08:14:42.1 x.cpp:1] No space left on device", None),
-        ("WARNING:root:No space left on device, retrying", None),
-        # the runtime
-        ("step 1\nIntel MKL FATAL ERROR: Cannot load libmkl_avx512.so.2 or libmkl_def.so.2.", "mkl-load"),
-        ("terminate called after throwing an instance of 'std::system_error'\n"
-         "  what():  Resource temporarily unavailable", "threads"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("tail", "code"), read_table("evidence/last_words"))
 def test_of_the_output_the_last_words_of_the_runtime_decide(tail: str, code: str | None) -> None:
-    assert name_error(replace(FAILED, tail=tail)) == code
+    texts = {"handled": HANDLED, "unknown": UNKNOWN, "warning": WARNING, "during": DURING}
+    texts |= {"end_of_handled": HANDLED.partition("\n")[2]}
+    texts |= {"handled_of_rank": "".join(f"[rank1]: {line}\n" for line in HANDLED.splitlines())}
+    assert name_error(replace(FAILED, tail=tail.format_map(texts))) == code
 
 
 def test_a_syntax_error_is_shown_once() -> None:

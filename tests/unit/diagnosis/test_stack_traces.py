@@ -20,6 +20,7 @@ from ipexctl.decide.diagnosis.stack_traces import (
 )
 from ipexctl.model.events import RankStack, Stalled
 from ipexctl.protocol.hooks import COLLECTIVES, RAISED
+from tests.tables import read_table
 
 FAULT = """\
 Thread 0x00007f9a3ffff640 (most recent call first):
@@ -376,29 +377,10 @@ def test_the_line_inside_of_a_call_that_waits_is_no_other_place() -> None:
     assert group.where == f"{C10D}:1892 init_process_group ← late.py:6 <module>"
 
 
-@pytest.mark.parametrize(
-    ("frames", "call"),
-    [
-        (["impi_torch/_engine.py:330 _breathe", "impi_torch/_engine.py:460 goodbye"], "goodbye"),
-        (["impi_torch/_engine.py:330 _breathe", "impi_torch/_engine.py:105 wait", "torch/autograd/graph.py:8 backward"],
-         "wait"),
-        ([f"{C10D}:9 all_gather", LOGGER, f"{C10D}:8 all_gather_object", LOGGER, "~/train.py:9 step"],
-         "all_gather_object"),
-        ([f"{C10D}:9 all_gather_into_tensor", LOGGER, "torch/distributed/fsdp/_fully_shard/_fsdp_param.py:9 unshard"],
-         "all_gather_into_tensor"),
-        (["torch/_ops.py:9 __call__", "torch/distributed/_functional_collectives.py:9 wait_tensor", "~/t.py:1 f"],
-         "wait_tensor"),
-        (["torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:9 reduce", "~/t.py:1 f"], "reduce"),
-        # computes, writes a checkpoint, starts processes, reads
-        (["torch/nn/modules/linear.py:9 forward", "torch/distributed/fsdp/api.py:9 forward", "~/t.py:1 f"], None),
-        (["torch/distributed/checkpoint/filesystem.py:9 write_data", f"{C10D}:9 barrier", "~/t.py:1 f"], None),
-        (["torch/distributed/elastic/agent/server/api.py:9 run", "~/t.py:1 f"], None),
-        (["~/data.py:9 read", f"{C10D}:9 all_reduce"], None),
-        (["/usr/lib/python3.11/threading.py:324 wait", "~/t.py:1 f"], None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("frames", "call"), read_table("stack_traces/waiting_calls"))
 def test_a_rank_waits_where_it_talks_to_others(frames: list[str], call: str | None) -> None:
-    group, other = group_stacks([stack(0, dump(*frames)), stack(2, dump("~/x.py:1 f"))])
+    stands = dump(*(frame.format(c10d=C10D, logger=LOGGER) for frame in frames))
+    group, other = group_stacks([stack(0, stands), stack(2, dump("~/x.py:1 f"))])
     assert (group.function if group.waits else None) == call
     assert not other.waits
 

@@ -211,25 +211,10 @@ FRAME = 'Traceback (most recent call last):\n  File "/usr/lib/python3.11/a.py", 
 OF_RANK = FRAME.replace("  File", "[rank0]:   File")
 
 
-@pytest.mark.parametrize(
-    ("text", "masked"),
-    [
-        *((text, None) for text in ("tokenizers==0.22.1", "TOKENIZERS_PARALLELISM=false", '"tokenizers": "0.21.4"')),
-        *((text, None) for text in ("max_tokens=100000", "--pad-token <pad-of-it>", "PWD=/home/ada/project")),
-        (f"{FRAME}    c = Client(address, authkey=process.current_process().authkey)\n", None),
-        (f"{FRAME}    login(token=get_token(), password=password)\nKeyError: 1", None),
-        (f"{FRAME}    login(token=b'q7Zk', password=1234)\n", f"{FRAME}    login(token=***, password=***\n"),
-        (f"{FRAME}    login(name)\npassword=q7Zk\n", f"{FRAME}    login(name)\npassword=***\n"),
-        (f"{FRAME}ValueError: password=q7Zk\n", f"{FRAME}ValueError: password=***\n"),
-        ('  File "a.py", line 8\n    password = q7Zk is\n', '  File "a.py", line 8\n    password = *** is\n'),
-        (f"{OF_RANK}[rank0]:     login(token=token)", None),
-        (f"{OF_RANK}[rank0]: ValueError: token=q7Zk", f"{OF_RANK}[rank0]: ValueError: token=***"),
-        ("login(token=get_token(1))", "login(token=***"),
-        ("authkey=rb'q7Zk'", "authkey=***"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "masked"), read_table("masking/names_and_expressions"))
 def test_names_and_expressions_like_secrets_are_none_and_literals_are(text: str, masked: str | None) -> None:
-    assert Masker({}).mask_text(text) == (masked or text)
+    text, masked = (each.format(frame=FRAME, of_rank=OF_RANK) for each in (text, masked or text))
+    assert Masker({}).mask_text(text) == masked
 
 
 def test_a_record_keeps_hashes_that_say_no_value(tmp_path: Path) -> None:
