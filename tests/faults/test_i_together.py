@@ -30,7 +30,6 @@ from tests.waiting import wait
 
 PLAYER = Path(__file__).parent / "ranks/player.py"
 RUN = ("run", "--venv", LIGHT, "--limit", "node[0-2]")
-TICKS = b"".join(b"tick %d\n" % n for n in range(40))
 
 
 def is_empty(mpi: Cluster) -> bool:
