@@ -107,6 +107,7 @@ def main(wanted: Dict[str, Any]) -> None:
             report["versions"][key] = str(version)
         return module
 
+    os.environ.setdefault("KERAS_BACKEND", "torch")  # else Keras wants TensorFlow
     if wanted.get("base"):
         report["same"] = count_same_files(wanted["base"], sys.prefix)
     same = bool(report.get("same"))  # then all but what was added has been checked

@@ -485,7 +485,8 @@ def test_what_an_uninstall_cannot_remove_is_reported(tmp_path: Path, mount: Moun
 
 
 def test_the_import_check_reports_what_is_wrong_and_survives_packages_that_exit(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("__version__ = '2.9.0+cpu'\n")
+    torch = "import os\n__version__ = '2.9.0+cpu' if os.environ['KERAS_BACKEND'] == 'torch' else ''\n"
+    (tmp_path / "torch.py").write_text(torch)
     (tmp_path / "intel_extension_for_pytorch.py").write_text("import sys; print('ERROR! wrong torch'); sys.exit(127)\n")
     wanted = '{"torch": "2.8.0", "ipex": "2.8.0", "step": false, "added": ["rich"]}'
     done = subprocess.run(
