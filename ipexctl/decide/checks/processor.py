@@ -195,8 +195,8 @@ def _find_weak_hosts(cluster: Cluster) -> list[str]:
 def _count_numa_nodes_and_cores(fact: Facts) -> tuple[int, int] | None:
     """Nodes that can hold ranks, and cores that this login may use."""
     allowed_cpus = set(fact.cpus_allowed or fact.cpus_online or ())
-    fast = set((fact.hybrid or {}).get("p_cpus", allowed_cpus))
-    cores = sum(bool(allowed_cpus & fast & set(core.cpus)) for core in fact.cores) or (fact.physical_cores or 0)
+    usable = allowed_cpus.intersection((fact.hybrid or {}).get("p_cpus", allowed_cpus))
+    cores = sum(not usable.isdisjoint(core.cpus) for core in fact.cores) or (fact.physical_cores or 0)
     if not cores:
         return None
     if fact.cgroup_cpus is not None:

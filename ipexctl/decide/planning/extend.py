@@ -7,6 +7,7 @@ from typing import Literal
 
 from packaging.requirements import InvalidRequirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from ipexctl.decide.planning.requirements import Requirement, parse_package
 from ipexctl.decide.releases.mpi_choice import DEFAULT, find_wheel_mpi
@@ -111,6 +112,10 @@ def follow_model(
 
 
 def _keep_release(marker: InstallMarker, request: StackRequest, asked_mpi: str) -> StackRequest:
+    try:
+        _ = [Version(version) for version in (marker.packages["torch"], *marker.packages.values())]
+    except (KeyError, ValueError):  # a host says what they are
+        raise UsageError("the environment has no torch, or versions that are none", exit=Exit.STEP) from None
     mpi = f"{marker.stack.mpi.dialect} {marker.stack.mpi.program}" if marker.stack.mpi.program else ""
     return build_release_request(marker.packages, marker.python, mpi, request, asked_mpi)[0]
 

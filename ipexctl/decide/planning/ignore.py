@@ -34,7 +34,9 @@ def compile_ignore(patterns: Iterable[str]) -> Ignored:
     with a slash in it counts from the top; one that ends in a slash is only for directories."""
     rules: list[tuple[re.Pattern[str], bool, bool, bool]] = []
     for line in patterns:
-        pattern = re.sub(r"(?<!\\) +\Z", "", line.rstrip("\r\n"))
+        text = line.rstrip("\r\n")
+        bare = text.rstrip(" ")
+        pattern = text[: len(bare) + bare.endswith("\\")]  # a blank behind a backslash counts
         if not pattern or pattern.startswith("#"):
             continue
         taken_in = pattern.startswith("!")

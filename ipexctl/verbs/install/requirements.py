@@ -1,9 +1,10 @@
 """The requirements of an install, looked at before any host is: what is no wheel is refused, or of the user's own
 projects a wheel is built, here."""
 
+import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -21,9 +22,8 @@ from ipexctl.model.tasks import Install, Wheels
 from ipexctl.model.text import printable, strip_credentials
 from ipexctl.model.wheels import parse_wheel_name
 
-_INCLUDE_DEPTH = 8  # files that include one another
-_INCLUDED = 1000  # files
-_INCLUDE = re.compile(r"^\s*(?:-[rc]|--(?:requirement|constraint))[\s=]*(\S+)", re.MULTILINE)
+_CHARACTERS, _OF_LINE = 4 << 20, 100  # of all files that include one another; what a line counts beside its own
+_INCLUDE = re.compile(r"^[^\S\n]*(?:-[rc]|--(?:requirement|constraint))[\s=]*(\S+)", re.MULTILINE)
 _SHOWN_FAULTS = 10
 _BUILD = "build the wheel"
 
@@ -41,7 +41,7 @@ def fix_requirements(task: Task, *, builds: bool = False) -> Task:
     if wrong := [text for text in task.build if read_package_name(text) != canonicalize_name(text)]:
         raise UsageError("--build takes names of packages", reasons=wrong)
     given: list[Requirement] = [_parse_option(text) for text in task.with_]
-    listed: list[Requirement] = [each for name in task.requirements for each in _read_requirements(Path(name), name)]
+    listed: list[Requirement] = [*_read_requirements(task.requirements)]
     if faults := [f"{each.place}: {_show(each)}: {each.fault}" for each in (*given, *listed) if each.fault]:
         hint = "one requirement for each --with, and in a file a line: NAME or NAME==VERSION, as pip freeze writes them"
         raise UsageError("what is to be installed is no requirement", reasons=faults[:_SHOWN_FAULTS], hint=hint)
@@ -76,27 +76,35 @@ def list_texts(task: Install) -> Iterator[tuple[str, str]]:
     """Yields the texts of all that a task requires, each with where it stands: of ``--with``, and of the files with
     those that they include."""
     yield from (("with", text) for text in task.with_)
-    waiting, seen = [Path(name) for name in task.requirements], set[Path]()
-    while waiting:
-        path = waiting.pop()
-        if path in seen or not path.is_file():
+    yield from _read_files(task.requirements, _list_includes)
+
+
+def _read_files(files: Sequence[str], list_includes: Callable[[str], list[str]]) -> Iterator[tuple[str, str]]:
+    """Yields the names and texts of files and of those that they include, each once, as uv does. One that is none is
+    reported elsewhere. Raises `UsageError` where they are too much."""
+    waiting, seen, size = [Path(name) for name in files], set[str](), 0
+    for path in waiting:
+        real, shown = os.path.realpath(path), printable(str(path), 300)
+        if real in seen or not path.is_file():
             continue
-        if len(seen) > _INCLUDED:
-            raise UsageError(f"{printable(str(path), 300)}: more than {_INCLUDED} files that include one another")
-        seen.add(path)
+        seen.add(real)
         text = read_input(path).text
-        yield printable(str(path), 300), text
-        waiting += [path.parent / each for each in _list_includes(text)]
+        size += len(text) + _OF_LINE * len(text.splitlines())
+        if size > _CHARACTERS:
+            raise UsageError(f"{shown}: the requirements are too long, with all that they include")
+        yield shown, text
+        waiting += [path.parent / each for each in list_includes(text)]
 
 
 def _list_includes(text: str) -> list[str]:
     """Returns the files and addresses that a file includes, as written, and perhaps some of its comments."""
-    return [each.strip("'\"") for part in (text, re.sub(r"\\\r?\n", " ", text)) for each in _INCLUDE.findall(part)]
+    text = text.replace("\r", "\n")  # which ends a line for uv
+    return [each.strip("'\"") for part in (text, re.sub(r"\\\n+", " ", text)) for each in _INCLUDE.findall(part)]
 
 
 def list_packages(files: Sequence[str]) -> set[str]:
     """Returns the packages that requirements files name."""
-    return {read_package_name(each.text) for name in files for each in _read_requirements(Path(name), name)}
+    return {read_package_name(each.text) for each in _read_requirements(files)}
 
 
 def build_projects(task: Install, cache: Path, sources: Sources) -> Workflow[Install]:
@@ -137,17 +145,14 @@ def _parse_option(text: str) -> Requirement:
     return Requirement(value.strip() if editable else text, "--with", editable)
 
 
-def _read_requirements(path: Path, shown: str, depth: int = 0) -> Iterator[Requirement]:
-    """Yields the requirements of a file and of those that it includes. A file that is none is reported elsewhere."""
-    if not path.is_file():
-        return
-    if depth > _INCLUDE_DEPTH:
-        raise UsageError(f"{printable(shown, 300)}: files that include one another")
-    for each in parse_requirements(read_input(path).text, printable(shown, 300)):
-        if isinstance(each, Requirement):
-            yield each
-        else:
-            yield from _read_requirements(path.parent / each, str(Path(shown).parent / each), depth + 1)
+def _read_requirements(files: Sequence[str]) -> Iterator[Requirement]:
+    """Yields the requirements of files and of those that they include."""
+
+    def list_includes(text: str) -> list[str]:
+        return [each for each in parse_requirements(text, "") if isinstance(each, str)]
+
+    for shown, text in _read_files(files, list_includes):
+        yield from (each for each in parse_requirements(text, shown) if isinstance(each, Requirement))
 
 
 def _show(requirement: Requirement) -> str:

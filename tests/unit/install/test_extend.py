@@ -46,6 +46,14 @@ def test_the_first_host_that_has_an_environment_gives_the_release() -> None:
     assert find(Install(with_=("tqdm",)), plain) == (plain, native)
 
 
+@pytest.mark.parametrize("packages", [{"numpy": "2.0.0"}, {**PACKAGES, "numpy": "newest"}])
+def test_packages_that_make_no_environment_are_no_base(packages: dict[str, str]) -> None:
+    """What the first host said of its own environment ended the install of all with an exception."""
+    evil = replace(ENV, packages=packages)
+    assert find(Install(with_=("tqdm",)), evil, ENV) is None
+    assert extend.follow_model(evil, Install(), ANY) == (None, ANY)
+
+
 def test_a_host_alone_chooses_no_program_for_the_others() -> None:
     """What the environment of the first host had been asked for, or so it said, was installed on all."""
     alone = "colour @ https://elsewhere.example/colour-1-py3-none-any.whl"

@@ -1,6 +1,7 @@
 """Patterns as in .gitignore."""
 
 import subprocess
+import time
 from pathlib import Path
 from random import Random
 
@@ -35,6 +36,14 @@ def test_a_pattern_leaves_out_what_it_says(case: tuple[str, ...]) -> None:
 def test_many_wildcards_take_no_time(pattern: str, path: str) -> None:
     """The .gitignore of a repository from elsewhere held `run` and `sync` for ever."""
     assert compile_ignore([pattern])(path, False) is None
+
+
+def test_blanks_at_the_end_of_a_pattern_take_no_time() -> None:
+    """A line of 1 MiB of them, and something behind, held `run` and `sync` for half an hour."""
+    begun = time.process_time()
+    ignored = compile_ignore([" " * (1 << 20) + "x", "a  ", "b\\  "])
+    assert time.process_time() - begun < 2
+    assert [ignored(name, False) for name in ("a", "b ", "b", "b\\")] == [True, True, None, None]
 
 
 def test_the_last_pattern_that_matches_decides() -> None:
