@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 import impi_torch
 
-dist.init_process_group("impi")
+dist.init_process_group("impi", init_method="mpi://")
 rank = dist.get_rank()
 works: list[tuple[str, int, int]] = []
 dist.all_reduce(torch.ones(4))
