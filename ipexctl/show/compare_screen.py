@@ -69,8 +69,10 @@ def list_figure_rows(value: CompareAnswer) -> list[tuple[str, ...]]:
         ("time", *(format_duration(run.seconds) for run in runs)),
         ("ranks", *(f"{run.ranks} on {pluralize(len(run.hosts), 'host')}" for run in runs)),
     ]
-    for name in dict.fromkeys(name for run in runs for name, seconds in run.phases.items() if seconds >= 0.05):
-        rows.append((f"  {name}", *(format_duration(run.phases.get(name, 0.0)) for run in runs)))
+    for name in dict.fromkeys(name for run in runs for name in run.phases):
+        seconds = [run.phases.get(name, 0.0) for run in runs]
+        if max(seconds) >= 0.05:
+            rows.append((f"  {name}", *map(format_duration, seconds)))
     lost = ["loss"] if any(run.lost_loss for run in runs) else []
     for name in dict.fromkeys((*lost, *(name for run in runs for name in run.figures))):
         cells = [_format_spread(run.figures.get(name), name) + _format_ratio(value, run, name) for run in runs]

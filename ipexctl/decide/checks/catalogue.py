@@ -57,7 +57,7 @@ def explain_finding(code: str, catalogue: Catalogue) -> str:
     fixes = {"fix": fix} | ({"where all hosts have it": entry.fix_all} if entry.fix_all else {})
     texts = [f"{name}: " + f"{fix}\n{entry.command}".strip() for name, fix in fixes.items()]
     lines = [f"{entry.code}  {entry.level}: a host {mark_placeholders(entry.title)}", "", entry.story, ""]
-    lines += mark_placeholders("\n".join(texts)).splitlines()
+    lines += mark_placeholders("\n\n".join(texts)).splitlines()
     if entry.upstream:
         lines += ["", "reported by others:", *(f"  {where}" for where in entry.upstream)]
     return "\n".join(lines)

@@ -27,7 +27,7 @@ _CHOICES: Mapping[str, tuple[Value, ...]] = {
     "hugepages": (True,),
 }
 KNOBS = ("ppn", "threads", *_CHOICES, "compile")
-_NEEDLESS = frozenset({"no-allocator", "no-iomp5", "no-hugepages", "shared-cores"})  # warnings: nothing would change
+_NEEDLESS = frozenset({"no-allocator", "no-iomp5", "no-hugepages"})  # warnings: nothing would change
 
 
 def parse_knobs(vary: Iterable[str], fixed: Mapping[str, str], task: Run) -> tuple[tuple[str, ...], Run]:

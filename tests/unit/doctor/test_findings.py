@@ -148,7 +148,7 @@ def test_what_a_whole_cluster_can_have_is_not_mended_by_leaving_hosts_out() -> N
 
 def test_the_explanation_has_the_fix_for_all_hosts_with_its_command() -> None:
     assert (
-        "fix: leave it out (--limit '‹out›'), or install plain torch everywhere:\nipexctl install --track native\n"
+        "fix: leave it out (--limit '‹out›'), or install plain torch everywhere:\nipexctl install --track native\n\n"
         "where all hosts have it: install plain torch everywhere:\nipexctl install --track native\n"
     ) in explain_finding("CPU001", CATALOGUE)
     assert "where all hosts" not in explain_finding("CPU002", CATALOGUE)

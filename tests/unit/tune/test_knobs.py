@@ -52,6 +52,7 @@ def test_the_same_launch_in_other_words_is_the_same() -> None:
     assert chosen == named, "the backend that is planned in any case"
     assert knobs.identify_launch(launch(run(hugepages=True))) not in (None, default)
     assert knobs.identify_launch(launch(run(allocator="jemalloc"))) is None  # no host has one
+    assert knobs.identify_launch(launch(run(ppn=99)))  # more ranks than cores, as three hosts of the lab have
 
 
 @pytest.mark.parametrize(
