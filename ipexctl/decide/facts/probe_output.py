@@ -19,6 +19,7 @@ from ipexctl.model.text import group_pairs, parse_integer, printable
 _LINE_LIMIT = 4096
 FRAME_LIMIT = 1 << 20  # bytes of one frame
 UNFRAMED_LIMIT = 1 << 18  # bytes of one answer outside of frames: the host's shell reads it byte by byte
+_VALUES_LIMIT = 1_000_000  # of a saved probe: small ones take twenty times their bytes
 _GRACE = 5.0  # seconds beyond the limit: to start on a busy host, to kill what hangs and to say so
 
 
@@ -91,6 +92,8 @@ def hash_text(text: str) -> str:
 
 def parse_bundle(text: str, source: str) -> ProbeOutput:
     """Returns a saved bundle. Raises `UsageError` naming ``source``."""
+    if sum(map(text.count, ",[{")) > _VALUES_LIMIT:
+        raise _make_bundle_error(source, f"it has more than {_VALUES_LIMIT:,} values")
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:

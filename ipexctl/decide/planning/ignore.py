@@ -23,7 +23,6 @@ _CLASSES = {
     "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": " \t", "cntrl": r"\x00-\x1f\x7f", "digit": "0-9", "graph": "!-~",
     "lower": "a-z", "print": " -~", "punct": "!-/:-@\\[-`{-~", "space": r"\s", "upper": "A-Z", "xdigit": "0-9A-Fa-f",
 }  # fmt: skip
-_MATCHES_NOTHING = "(?!)"
 
 Ignored = Callable[[str, bool], bool | None]
 """Of a relative path, and whether it is a directory: whether it is left out; None where no pattern says."""
@@ -106,6 +105,8 @@ def _translate_pattern(pattern: str) -> str:
         match token.lastgroup, token[0]:
             case "between", _:
                 chunks.append([[""]])
+            case "char", "[" | "\\":  # git lets a set without end, and a backslash without a character, match nothing
+                return "(?!)"  # at once: to look for an end from each bracket would take the square of the length
             case "star", _:
                 chunks[-1][-1].append("")
             case _, text:
@@ -132,8 +133,8 @@ def _translate_token(token: re.Match[str]) -> str:
     kind = token.lastgroup or ""
     if kind in _WILDCARDS:
         return _WILDCARDS[kind]
-    if kind == "char":  # git lets a set without end, and a backslash without a character, match nothing
-        return _MATCHES_NOTHING if token[0] in {"[", "\\"} else re.escape(token[kind])
+    if kind == "char":
+        return re.escape(token[kind])
     inside = re.sub(r"\[:(\w+):\]|\\?([^-])", _translate_set_member, token["set"], flags=re.DOTALL)
     return f"(?!/)[{'^' if token['not'] else ''}{inside}]"
 

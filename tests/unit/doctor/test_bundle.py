@@ -280,6 +280,14 @@ def test_json_that_no_parser_takes_is_refused(text: str) -> None:
     assert refused.value.reasons == ("its JSON holds a number that is too long, or is nested too deeply",)
 
 
+def test_what_would_take_many_times_its_bytes_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of 15 MiB took 260 MiB more."""
+    monkeypatch.setattr("json.loads", None)
+    with pytest.raises(UsageError) as refused:
+        parse_bundle('{"files": [' + "[]," * 500_000 + "0]}", "x.json")
+    assert refused.value.reasons == ("it has more than 1,000,000 values",)
+
+
 def test_a_vlan_is_as_real_as_the_card_below_it() -> None:
     text = "".join(
         f"{at}: {name}: <UP,LOWER_UP> mtu 1500\n" for at, name in enumerate(("eth0", "eth0.5", "tap0.5", "tap0"))
