@@ -81,8 +81,7 @@ def _is_plain(name: str, size: int) -> bool:
 
 
 def download_files(reference: HubReference, snapshot: Snapshot, names: Sequence[str], directory: Path) -> None:
-    """Downloads files of a commit that are not in ``directory`` yet; goes on where an earlier download ended. Raises
-    `UsageError`."""
+    """Downloads what of a commit is not in ``directory`` yet; goes on where a download ended. Raises `UsageError`."""
     hub = _import_hub()
     with _explain_errors(hub, reference):
         for name in names:
@@ -92,8 +91,7 @@ def download_files(reference: HubReference, snapshot: Snapshot, names: Sequence[
 
 
 def _limit_progress(hub: Any, size: int) -> type:
-    """Returns a progress bar that draws nothing, and ends a download of more than twice the size: no transport has a
-    limit of its own."""
+    """Returns a silent progress bar that ends a download of more than twice the size: no transport has a limit."""
 
     def update(bar: Any, count: float = 1) -> None:
         bar.received = getattr(bar, "received", 0) + count

@@ -1,5 +1,4 @@
-"""Bounds of the HTTP servers of the controller and of hosts: no visitor holds a place for ever. Slow to import, and few
-sessions need it."""
+"""Bounds of the HTTP servers of the controller and of hosts: no visitor holds a place for ever. Slow to import."""
 
 import socket
 import threading

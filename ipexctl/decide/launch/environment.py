@@ -48,8 +48,7 @@ class HostRuntime(Record):
 
 
 class RunSettings(Record):
-    """What all hosts of a launch share. ``workers`` are the cores of each rank's collectives; ``rdma`` is `has_rdma` of
-    the hosts."""
+    """What all hosts of a launch share. ``workers`` are cores of each rank's collectives; ``rdma`` is `has_rdma`."""
 
     task: Run
     head: InterfaceChoice
@@ -66,16 +65,14 @@ class RunSettings(Record):
 
 
 def has_rdma(hosts: Iterable[Facts]) -> bool:
-    """Returns whether every host has an active RDMA interface: libfabric's provider must be the same on all hosts, but
-    each host would choose its own."""
+    """Returns whether every host has an active RDMA interface: else each would choose its own provider of libfabric."""
     return all(any(card.name.startswith(_RDMA) and card.up is not False for card in host.interfaces) for host in hosts)
 
 
 def build_host_env(
     run: RunSettings, host: HostRuntime, places: Sequence[RankPlacement], tuned: Mapping[str, Setting]
 ) -> dict[str, Setting]:
-    """Variables of all ranks (``places``) on this host. ``tuned`` is from `tuning`; the user's variables override every
-    other value."""
+    """Variables of all ranks (``places``) on this host. ``tuned`` is from `tuning`; the user's variables win."""
     task, facts, runtime, interface = run.task, host.facts, host.runtime, host.interface.name
     env: dict[str, Setting] = {}
 

@@ -37,8 +37,7 @@ class Level:
 
 
 class Counts(Record):
-    """The world size and the ranks of each host; empty where the line leaves it to its hosts. ``note``: what the line
-    does not say."""
+    """The world size and each host's ranks; empty where its hosts decide. ``note``: what the line leaves open."""
 
     ranks: str = ""
     ppn: str = ""

@@ -41,8 +41,7 @@ class Translation(Record):
 
 
 class LaunchWords:
-    """Options by their names (variables as ``-e NAME``), in the order of the line. ``exports`` are what the shell file
-    exports above the line."""
+    """Options by their names (variables as ``-e NAME``), in the order of the line. ``exports`` are those above it."""
 
     def __init__(self, table: LaunchTable) -> None:
         self.table = table
@@ -71,8 +70,7 @@ class LaunchWords:
                 self.leave(code, word)
 
     def set_option(self, option: str, value: str, spelled: str) -> None:
-        """Gives ``run`` an option with the value of ``spelled``; a switch has none. Raises `UsageError` if ``run``
-        would not accept it."""
+        """Gives ``run`` an option with the value of ``spelled``; a switch has none. Raises `UsageError` as run does."""
         shown = printable(f"{spelled} {remove_marks(value)}".strip())
         if option == "--iface" and not (_INTERFACE.fullmatch(value) or END in value):
             self.leave("option", shown)

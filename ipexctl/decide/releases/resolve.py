@@ -240,8 +240,7 @@ def _make_pair_error(
 
 
 def check_release(release: StackRelease, request: StackRequest, facts: HostFacts) -> tuple[tuple[Note, ...], str]:
-    """Returns every reason why some host cannot hold the release (an unknown fact is no reason), and the
-    Python that all of them have."""
+    """Returns the reasons why a host cannot hold the release (no unknown fact is one), and the Python of all."""
     reasons: dict[tuple[str, str], list[str]] = {}
     ipex = f"intel_extension_for_pytorch {release.ipex}"
 

@@ -382,8 +382,7 @@ class JournalReader:
         return stack_traces.describe_missing(missing, sorted(stalled), self._running.hosts, joined.issuperset(missing))
 
     def _find_missing(self, stalled: Collection[int]) -> tuple[int, ...]:
-        """The ranks that have ended with 0 and for which others wait: in a rendezvous in which they never were, or in a
-        collective."""
+        """Ranks that ended with 0 and that others wait for: in a rendezvous they never joined, or a collective."""
         waiting = self._met - self._connected - self._well
         if waiting and waiting.issuperset(stalled):
             return tuple(sorted(self._well - self._met))

@@ -1,5 +1,4 @@
-"""What launches are worth: their rates against the default's, which is measured in turn with them, so that a machine
-that changes its speed fools nobody."""
+"""What launches are worth: their rates against the default's, measured in turn: a machine may change its speed."""
 
 from bisect import bisect
 from collections import defaultdict

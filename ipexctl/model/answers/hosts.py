@@ -46,8 +46,7 @@ class UsedPlace(JsonRecord):
 
 
 class UsageAnswer(AnyAnswer):
-    """``du`` of the hosts that ``answered``. With --prune ``dry`` where nothing was removed, and ``next``, the command
-    that removes it."""
+    """``du`` of the hosts that ``answered``. With --prune ``dry`` if nothing was removed; ``next`` removes it."""
 
     answered: tuple[str, ...]
     places: tuple[UsedPlace, ...]

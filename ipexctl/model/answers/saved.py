@@ -29,8 +29,7 @@ class SavedRun(JsonRecord):
 
 
 class RunsAnswer(AnyAnswer):
-    """``runs``: saved runs, newest first; ``total`` counts all in ``directory``. ``next`` shows more of one that was
-    named."""
+    """``runs``: saved runs, newest first; ``total`` counts all in ``directory``. ``next`` shows more of a named one."""
 
     directory: str
     total: int
@@ -134,8 +133,7 @@ class ReportedRun(JsonRecord):
 
 
 class RunDifference(JsonRecord):
-    """What differs between runs: ``values`` has one of each run, in their order. ``of``: "plan", "variable", "stack",
-    "hosts"."""
+    """What differs between runs: ``values``, one of each. ``of``: "plan", "variable", "stack", "hosts"."""
 
     of: str
     name: str

@@ -34,8 +34,7 @@ def apply_fixes(
     ask: Ask,
     venv: str | None,
 ) -> Workflow[tuple[list[AppliedFix], list[Failure]]]:
-    """Returns what was done, and what failed. Only hosts with ``facts`` are touched. ``ask`` is given a question and
-    says whether it is to be done."""
+    """Returns what was done, and what failed. Only hosts with ``facts`` are touched, and only if ``ask`` agrees."""
     fixed: list[AppliedFix] = []
     failed: list[Failure] = []
     for finding in findings:

@@ -1,5 +1,4 @@
-"""``du``: the space that ipexctl takes on hosts and on this machine, and the removal of old projects from hosts, and of
-old wheels here."""
+"""``du``: the space that ipexctl takes on hosts and on this machine, and the removal of old projects and wheels."""
 
 import json
 import os

@@ -22,8 +22,7 @@ def lint(
     variables: Mapping[str, str],
     permits: Permits = Permits(),
 ) -> Workflow[None]:
-    """Reads the playbooks and their hostfiles, and checks that their scripts exist. Raises `UsageError` with all
-    errors, before the first event."""
+    """Reads playbooks and their hostfiles, and looks for their scripts. Raises `UsageError` with all errors."""
     errors: list[tuple[str, str | None]] = []  # with their hints
     good: list[LintedPlaybook] = []
     warnings: list[str] = []
