@@ -472,6 +472,14 @@ def test_a_crash_whose_backtrace_names_its_line_needs_no_other_build() -> None:
         assert diagnosis.fix.startswith(fix)
 
 
+def test_a_crash_of_a_recursion_is_not_laid_to_libraries() -> None:
+    head = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x7f (most recent call first):\n"
+    for depth, said in ((50, "until its stack was full"), (5, "native code crashed")):
+        calls = '  File "a.py", line 7 in walk\n  File "a.py", line 9 in visit\n' * depth
+        failed = end(1, None, signal=11, traceback=head + calls + "  ...\n")
+        assert said in diagnose(done(failed, reason="rank")).title
+
+
 def test_a_run_that_lost_a_host_ends_with_the_same_run_without_it() -> None:
     started = replace(STARTED, words=("run", "--ppn", "2", "train.py"), selection_flags=("-f", "lab/hosts"))
     ends = [end(0, None, cause="stopped"), end(1, None, cause="stopped")]

@@ -4,6 +4,7 @@ that it names: those of ``[sigkill.sent]`` stand for those of ``[sigkill]`` wher
 import posixpath
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from ipexctl.model.run_state import RunState
 from ipexctl.model.text import format_size, join_names
 
 _BACKTRACE_PLACE = re.compile(r"^#\d+ .*\s+at (?!\.\./)(?:.*/)?([^\s/]+:[1-9]\d*)$", re.MULTILINE)  # gfortran's
+_RECURSION = 20  # times that one line stands in the 100 calls that faulthandler writes
 _LOCAL_MODULE = "local-module"  # as `script_imports.describe_local_modules` has it
 
 
@@ -62,6 +64,11 @@ def _is_no_python(failure: _Failure) -> _Shown | None:
 def _has_backtrace(failure: _Failure) -> _Shown | None:
     place = _BACKTRACE_PLACE.search(failure.rank.tail)
     return _Shown({"place": place[1]}) if place and _is_no_python(failure) else None
+
+
+def _is_recursive(failure: _Failure) -> _Shown | None:
+    threads = map(str.splitlines, failure.rank.traceback.split("\n\n"))
+    return _Shown() if any(max(Counter(calls).values(), default=0) >= _RECURSION for calls in threads) else None
 
 
 def _was_warned(failure: _Failure) -> _Shown | None:
@@ -159,6 +166,7 @@ def _had_room_before(failure: _Failure) -> _Shown | None:
 CIRCUMSTANCES: Mapping[str, Callable[[_Failure], _Shown | None]] = {
     "without-launcher": _is_without_launcher,
     "other-mpi": _has_other_mpi,
+    "recursion": _is_recursive,
     "backtrace": _has_backtrace,
     "no-python": _is_no_python,
     "warned": _was_warned,

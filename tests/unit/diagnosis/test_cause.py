@@ -50,6 +50,7 @@ def test_a_rank_that_waited_too_long_tells_more_than_one_whose_connection_it_clo
     assert judge(failed(0, 5.0, PEER), failed(1, 5.2, late), failed(3, 5.3, late)) == ([1, 0, 3], "late")
     named = "impi_torch._launch.ImpiError: impi: allreduce #4: rank 1 ended with ImpiTimeout"
     assert judge(failed(1, 5.0, late), failed(0, 5.2, named)) == ([1, 0], "late")
+    assert judge(failed(1, 5.2, late), failed(0, 5.0, named)) == ([1, 0], "late"), "the one named, whatever it shows"
 
 
 def test_the_one_rank_that_did_not_come_in_time_is_named() -> None:
