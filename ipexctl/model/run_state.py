@@ -340,6 +340,9 @@ class RunState:
     unusual: OrderedDict[str, UnusualLine] = field(default_factory=OrderedDict)
     harmless: dict[str, HarmlessLines] = field(default_factory=dict)  # by the code of the message
     uncaught: tuple[int, str] | None = None  # a rank, and the first exception that ended a thread or came at its exit
+    last_words: dict[int, tuple[float, str]] = field(
+        default_factory=dict
+    )  # of ranks that wrote no line after an exception
     open: dict[LineKey, OpenLine] = field(default_factory=dict)  # lines that have not ended
     study: e.StudyStarted | None = None
     candidates: list[e.CandidateTried] = field(default_factory=list)  # of the study

@@ -50,6 +50,20 @@ def test_an_exception_that_ends_no_script_is_kept() -> None:
     assert not feed((1, "err", stopped)).uncaught
 
 
+def test_an_exception_after_which_a_rank_writes_nothing_more_is_kept() -> None:
+    trace = b'Traceback (most recent call last):\n  File "train.py", line 3, in save\n    open(1)\n'
+    trace += b"OSError: no room\n  [1]\n"
+    loguru = trace.replace(b'  File "train.py"', b'\n> File "train.py"')
+    for text in (trace, b"saved\nERROR:root:no\n" + loguru, trace + KERNEL + b"\n", b"Process group: tp\n" + trace):
+        assert [said for _, said in feed((1, "err", text)).last_words.values()] == ["OSError: no room"]
+    for text in (
+        trace + b"retried\n", b"Exception in thread T:\n" + trace, b"Exception ignored in: <f>\n" + trace,
+        trace.replace(b"OSError: no room", b"KeyboardInterrupt"), trace.replace(b"OSError: no", b"[rank1]: no"),
+    ):  # fmt: skip
+        assert not feed((1, "err", text)).last_words
+    assert not feed((1, "err", trace), (1, "out", b"step 4\n")).last_words
+
+
 def test_known_harmless_lines_are_counted_and_not_shown() -> None:
     noise = [(rank, "err", data) for rank in range(4) for data in (KERNEL, HOST_NAME)]
     lines = feed(*noise, (0, "out", b"[Gloo] Rank 0 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\n"))  # fmt: skip  # noqa: E501

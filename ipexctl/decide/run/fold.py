@@ -192,6 +192,7 @@ class RunFold:
         state.unusual.clear()
         state.harmless.clear()
         state.uncaught = None
+        state.last_words.clear()
         for host in state.hosts.values():
             host.at, host.ended, host.failure = rs.StepState(), 0, None
             host.begins.append(len(host.steps))
@@ -363,7 +364,7 @@ class RunFold:
             shown = decode_line(line[:LIMIT])
             figures = read_figures(shown) if line != bar else {}
             self._add_figures(number, host, stream, figures, at)
-            self._unusual.read_line(number, stream, shown, routine=bool(figures))
+            self._unusual.read_line(number, stream, shown, at, routine=bool(figures))
 
     def _select_lines(self, number: int, text: bytes, at: float) -> list[bytes]:
         """The last of these lines, as many as may be read of the rank in this second, however much it writes."""

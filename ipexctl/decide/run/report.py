@@ -25,6 +25,7 @@ from ipexctl.model.text import printable
 
 ReadErrors = Callable[[], KnownErrors]
 _TAIL_LINES = 20
+_LAST_WORDS = 5.0  # seconds before the end of a rank in which an exception that it wrote may be why it ended
 # AddressSanitizer's picture of the memory, below what it has found
 _SHADOW = re.compile(rb"^Shadow bytes around.*\n(?:.*\n)*?Shadow byte legend.*\n(?:  .*\n?)*", re.MULTILINE)
 _NO_COMMAND = e.Started("", "", ())
@@ -160,6 +161,12 @@ def _describe_uncaught(state: RunState, ranks: Sequence[RankOutcome], known: Rea
         where = f" at {first.line}" if first.line else ""
         error = printable(first.error.splitlines()[0], 200)
         return f"rank {first.rank} on {first.host} had an exception in a process of its script{where}: {error}"
+    spoke = [
+        (rank, *state.last_words[rank.rank]) for rank in ranks if rank.state == "ok" and rank.rank in state.last_words
+    ]
+    if last := [replace(rank, state="failed", error=text) for rank, at, text in spoke if rank.at - at < _LAST_WORDS]:
+        first = find_cause(known(), last, "").failed[0]
+        return f"the last that rank {first.rank} on {first.host} wrote is an exception: {first.error}"
     return ""
 
 

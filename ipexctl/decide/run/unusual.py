@@ -24,7 +24,9 @@ _BESIDE = {
     "at its exit": re.compile(r"Exception ignored in atexit|Error in atexit\._run_exitfuncs"),
     "in a task": re.compile(r"Task exception was never retrieved$"),
     "in a process that it started": re.compile(r"Process \S.{0,100}:$"),  # of multiprocessing
+    "": re.compile(r"Exception ignored (?:in|while)"),  # by a finalizer, mostly while Python ends
 }
+_TYPE = re.compile(r"(?!KeyboardInterrupt)[\w.]+(?:: |$)")  # of an exception, below its stack
 
 # What differs between lines that mean the same: time stamps, addresses, process and rank numbers of loggers.
 _VARIABLE = re.compile(
@@ -43,32 +45,38 @@ class UnusualReader:
         self._tracebacks: dict[int, int] = {}  # lines of a traceback whose last line is still to come
         self._beside: dict[int, str] = {}  # where the exception of the next traceback of a rank was raised
 
-    def read_line(self, rank: int, stream: str, line: str, *, routine: bool) -> None:
+    def read_line(self, rank: int, stream: str, line: str, at: float, *, routine: bool) -> None:
         """Looks at one line; ``routine``: it has figures."""
         line = line[:_LINE]
+        words = self._state.last_words
+        if rank in words and line.strip() and line[0] not in " \t" and find_harmless(line) is None:
+            del words[rank]
         if stream == "err":
             if line.strip():
-                self._read_error_line(rank, line, routine)
+                self._read_error_line(rank, line, at, routine)
         elif _ODD_OR_KNOWN.search(line):
             if (code := find_harmless(line)) is not None:
                 self._count_harmless(code, rank)
             elif _UNUSUAL_WORDS.search(line):
                 self._get_entry(line, rank)
 
-    def _read_error_line(self, rank: int, line: str, routine: bool) -> None:
+    def _read_error_line(self, rank: int, line: str, at: float, routine: bool) -> None:
         if line.rstrip().endswith("Traceback (most recent call last):"):  # a bar may stand before it
             self._tracebacks[rank] = 1
             return
         indented = line[:1] in " \t"
         if rank in self._tracebacks:
-            if indented:
+            if indented or line.startswith("> File "):  # loguru's mark
                 self._tracebacks[rank] += 1
                 return
             entry = self._get_entry(line, rank)
             entry.more = max(entry.more, self._tracebacks.pop(rank))
-            where = self._beside.pop(rank, "")
-            if where and not self._state.uncaught and not line.startswith("KeyboardInterrupt"):
-                self._state.uncaught = rank, f"{where}: {printable(line.strip(), 120)}"
+            where = self._beside.pop(rank, None)
+            if raised := printable(line.strip(), 120) if _TYPE.match(line) else "":
+                if where is None:
+                    self._state.last_words[rank] = at, raised
+                elif where and not self._state.uncaught:
+                    self._state.uncaught = rank, f"{where}: {raised}"
             self._heads[rank] = None
             return
         if beside := [where for where, pattern in _BESIDE.items() if pattern.match(line)]:
