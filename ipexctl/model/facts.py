@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,8 @@ OLDEST_PYTHON = "3.6"  # on hosts: what `remote` and `protocol` are written for;
 
 
 def _parse_cpu_list(text: str) -> tuple[int, ...]:
+    if not re.fullmatch("[0-9,-]*", text):  # int() takes blanks, signs and digits of other scripts, too
+        raise ValueError("it is no list of CPUs")
     spans = [part.partition("-") for part in text.split(",") if part]
     return tuple(cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1))
 

@@ -125,11 +125,13 @@ def draw_rows(width: int, objects: Sequence[JsonObject]) -> Iterator[RenderableT
     """Objects as a table, whose last column may be longer than the screen. Where the others leave too little room for
     it, the words of each object are one below the other: nothing is broken."""
     rows = [{one_line(n).replace("_", " "): one_line(flatten_value(v)) for n, v in row.items()} for row in objects]
-    names = [name for name in dict.fromkeys(chain(*rows)) if any(row.get(name) for row in rows)]
+    longest = dict.fromkeys(chain(*rows), 0)
+    for name, words in chain.from_iterable(map(dict.items, rows)):  # somebody else's may have a name for each row
+        longest[name] = max(longest[name], phrases.count_cells(words))
+    names = [name for name, size in longest.items() if size]
     if not names:
         return
-    columns = ([name, *(row.get(name, "") for row in rows)] for name in names)
-    *widths, last = (max(map(phrases.count_cells, column)) + 2 for column in columns)
+    *widths, last = (max(longest[name], phrases.count_cells(name)) + 2 for name in names)
     before = sum(widths)
     room = max(map(phrases.count_cells, names))
     paths = not any(" " in row.get(names[-1], "") for row in rows)  # they cannot be broken
@@ -144,7 +146,7 @@ def draw_rows(width: int, objects: Sequence[JsonObject]) -> Iterator[RenderableT
         return
     for index, row in enumerate(rows):
         yield from [Text("")] if index else []
-        yield from (labelled(name, row[name], room=room + 1) for name in names if row.get(name))
+        yield from (labelled(name, words, room=room + 1) for name, words in row.items() if words)
 
 
 def flatten_value(value: object) -> str:

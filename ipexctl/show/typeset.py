@@ -4,6 +4,7 @@ Rich is imported here: import this module only to show something. 80 columns do;
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
@@ -38,8 +39,8 @@ class Line:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         width = 0 if self._whole else min(options.max_width, self._most)
-        for index, span in enumerate(phrases.split_line(self._line.plain, width, self._hang, copied=self._copied)):
-            part = self._line[slice(*span)]
+        spans = phrases.split_line(self._line.plain, width, self._hang, copied=self._copied)
+        for index, part in enumerate(self._line.divide(chain(*spans))[1::2]):  # a slice for each would copy all of it
             part.pad_left(self._hang if index else 0)
             part.no_wrap, part.overflow = not console.record, "fold" if console.record else "ignore"
             yield part

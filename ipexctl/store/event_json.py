@@ -20,6 +20,7 @@ T = TypeVar("T")
 _LATEST = 1e11  # Unix seconds: no clock says more
 _CPUS_LIMIT = 1 << 23  # of the lists of one line, which take many times its bytes
 _CPU_LISTS, _CPU_SPAN = re.compile(rb'"([\d,-]{3,})"'), re.compile(rb"(\d{1,18})-(\d{1,18})")  # 0-15,32-47
+_ESCAPED_DIGIT = re.compile(rb"\\u00[23]")  # or a comma or a minus: no writer of records has a reason to
 _DEPTH_LIMIT = 100  # values in each other: whatever walks through them calls itself
 # Fields and their keys: ``at`` is the stamp; an event's own ``at`` is a host's clock.
 _KEYS = {"at": "host_time", "selection_flags": "place"}
@@ -95,12 +96,14 @@ def _replace_non_finite(value: Any) -> Any:
 def read_line(data: bytes) -> JsonObject:
     """The object of a line of a record, which may be anybody's; its numbers are finite. Raises `DamagedRecordError`."""
     try:
-        line = json.loads(data, parse_float=_parse_finite, parse_constant=_parse_finite)
+        text = data.decode("utf-8", "surrogatepass")  # of bytes it would read UTF-16, too
+        line = json.loads(text, parse_float=_parse_finite, parse_constant=_parse_finite)
     except (ValueError, RecursionError):  # the latter: it is nested too deeply
         raise DamagedRecordError("it is not JSON") from None
     if not isinstance(line, dict):
         raise DamagedRecordError("it is not an object")
-    spans = (span for text in _CPU_LISTS.findall(data) for span in _CPU_SPAN.findall(text))
+    data = json.dumps(line).encode() if _ESCAPED_DIGIT.search(data) else data
+    spans = (span for listed in _CPU_LISTS.findall(data) for span in _CPU_SPAN.findall(listed))
     if sum(max(int(last) - int(first), 0) for first, last in spans) > _CPUS_LIMIT:
         raise DamagedRecordError("it has more CPUs than all hosts")
     _check_depth(line, _DEPTH_LIMIT)

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,6 +71,14 @@ def test_the_system_file_of_red_hat_is_read_behind_the_users(tmp_path: Path) -> 
 def test_a_match_line_with_a_criterion_that_cannot_be_judged_never_holds(tmp_path: Path, match: str) -> None:
     result = find_settings(write_config(tmp_path, f"Match {match}\n  Port 77\nMatch all\n  User someone\n"))
     assert (result.user, result.port) == ("someone", 22)
+
+
+def test_a_time_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
+    """Thirty digits and a letter were tried in 2^30 ways."""
+    begun = time.process_time()
+    with pytest.raises(UsageError, match="not a time"):
+        find_settings(write_config(tmp_path, f"ConnectTimeout {'9' * 27}x\n"))
+    assert time.process_time() - begun < 1
 
 
 def test_a_command_of_match_does_not_read_our_input(tmp_path: Path) -> None:

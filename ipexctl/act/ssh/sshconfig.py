@@ -275,7 +275,7 @@ def _parse_number(text: str, least: int, most: int) -> str:
 def _parse_duration(text: str) -> str:
     parts = re.findall(r"\+?([0-9]+)([smhdw]?)", text.lower())
     seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
-    if not re.fullmatch(r"(?:\+?[0-9]+[smhdw]?)+", text.lower()) or seconds > _INT_MAX:
+    if not text or re.sub(r"\+?[0-9]+[smhdw]?", "", text.lower()) or seconds > _INT_MAX:
         raise ValueError("not a time")
     return str(seconds)
 

@@ -81,6 +81,15 @@ def test_facts_that_have_forms_of_their_own_in_json_come_back() -> None:
     assert event_json.decode_event(line).event == e.FactsRead("h", replace(facts, cores=()))
 
 
+@pytest.mark.parametrize("cpus", ["0-9_000_000", "0- 9000000", "0-+9000000", "\\u0030-9000000", "0-\\u0039000000"])
+def test_a_list_of_cpus_is_bounded_however_it_is_written(cpus: str) -> None:
+    """One of 10^9 took all memory: blanks, signs, underscores and escapes hid its digits."""
+    line = f'{{"at": 1, "event": "facts-read", "host": "h", "facts": {{"cpus_online": "{cpus}"}}}}'
+    for data in (line.encode(), line.encode("utf-16")):
+        with pytest.raises(event_json.DamagedRecordError):
+            event_json.decode_event(event_json.read_line(data))
+
+
 @pytest.mark.parametrize("line", read_table("event_json/what_is_not_an_event_is_reported_to_be_damaged"))
 def test_what_is_not_an_event_is_reported_to_be_damaged(line: dict[str, object]) -> None:
     with pytest.raises(event_json.DamagedRecordError):

@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, get_type_hints
@@ -428,6 +429,14 @@ def test_a_table_that_does_not_fit_has_nothing_broken() -> None:
     assert drawn(screens.format_answer(UnknownAnswer({"rows": rows})), 40).splitlines()[1:] == [
         *["n0    a b a b a b a b a b a b a b a b a", "      b"]
     ]
+
+
+def test_long_texts_and_many_columns_of_somebody_elses_record_take_no_time() -> None:
+    """A hint of 1 MiB, and 20,000 rows each with a column of its own, held `replay` for minutes."""
+    begun = time.process_time()
+    assert drawn(typeset.format_hint("ab " * (1 << 18)), 80).count("ab") == 1 << 18
+    assert len(drawn(screens.format_answer(UnknownAnswer({"x": [{f"k{n}": n} for n in range(5000)]})), 80)) > 5000
+    assert time.process_time() - begun < 4
 
 
 def test_the_story_of_a_finding_is_broken_anew_at_each_width() -> None:
