@@ -37,7 +37,8 @@ CONNECTED = "connected"
 FIRST_COLLECTIVE = "first collective"
 RUNNING = "running"
 READY = "ready"  # it has given the sign of --ready
-STAGES = (PROGRAM, PYTHON, TORCH, RENDEZVOUS, CONNECTED, FIRST_COLLECTIVE, RUNNING, READY)
+FAILED = "failed"  # after that its script has ended in an exception, whatever its threads still do
+STAGES = (PROGRAM, PYTHON, TORCH, RENDEZVOUS, CONNECTED, FIRST_COLLECTIVE, RUNNING, READY, FAILED)
 
 # Records that a rank's own Python leaves as its wrapper does: kinds of `rank_records`.
 WORLD, ALONE, MEETING, NOTE = "RankWorld", "RankAlone", "RankRendezvous", "RankNote"

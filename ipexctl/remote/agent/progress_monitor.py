@@ -55,7 +55,8 @@ class ProgressMonitor:
         if stage == hooks.READY:
             self.ready.add(rank)
             self.signs.pop(rank, None)
-        elif rank not in self.ready:
+        elif rank not in self.ready or stage == hooks.FAILED:
+            self.ready.discard(rank)
             self.signs[rank] = now
 
     def note_end(self, rank: int, succeeded: bool, now: float) -> None:

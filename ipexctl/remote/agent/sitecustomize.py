@@ -97,11 +97,19 @@ class Hooks(names.ModuleHooks):
         def note(kind: "Any", error: BaseException, trace: "Any") -> None:
             shorten_message(error)
             self.record_error(names.ERROR, kind, error, trace, grouped=names.CONNECTED in self.reached)
+            self.record_failure()
             before(kind, error, trace)
             if self.worlds:
                 self.worlds.note_end(error)
 
         return note
+
+    @names.quietly
+    def record_failure(self) -> None:
+        """The script of a program that was up has failed; threads of it may serve on, and nobody else would notice."""
+        is_script = os.getsid(0) == os.getpid()
+        if is_script and os.path.exists("%s.%s%s" % (self.base, names.READY, names.RECORD)):
+            self.record_stage(names.FAILED)
 
     @names.quietly
     def record_last_error(self) -> None:
@@ -125,6 +133,8 @@ class Hooks(names.ModuleHooks):
         else:
             end["at"] = __import__("time").time()
             names.write_once("%s.%d%s" % (self.base, os.getpid(), names.ERROR), __import__("json").dumps(end))
+        if end["status"]:
+            self.record_failure()
         if self.worlds:
             self.worlds.note_end(error)
 

@@ -20,9 +20,12 @@ from ipexctl.protocol import rank_records
 from ipexctl.protocol.hooks import (
     COLLECTIVES,
     DIRECTORY_ENV,
+    FAILED,
     RAISED,
     RANK_ENV,
     RANKS,
+    READY,
+    RECORD,
     STACKS,
     STACKS_REQUEST,
     STACKS_SIGNAL,
@@ -264,6 +267,15 @@ def test_a_script_that_ends_with_a_truth_value_has_a_status(tmp_path: Path) -> N
     text = "\n".join(ask(tmp_path, EXITS, RAISED))
     [error] = read_errors(RankStack(0, "node0", 1, "S", "", text))
     assert error.status == 1
+
+
+@pytest.mark.parametrize(("sign", "noted"), [("", False), (f"0.{READY}{RECORD}", True)])
+def test_a_program_whose_script_fails_is_up_no_more_though_a_thread_of_it_goes_on(
+    tmp_path: Path, sign: str, noted: bool
+) -> None:
+    made = f"open(sys.path[0] + '/{RANKS}/{sign}', 'w').close()\n" if sign else ""
+    ask(tmp_path, "import os, sys\nos.setsid()\n" + made + EXITS, RAISED)
+    assert (tmp_path / RANKS / f"0.{FAILED}{RECORD}").exists() is noted
 
 
 DEEP = """

@@ -156,6 +156,16 @@ def test_ranks_that_wait_in_the_rendezvous_for_one_that_has_ended_are_asked_at_o
     assert met.find_early_stall(10.0) is None, "it may have been the last that the other waited for"
 
 
+def test_a_program_that_is_up_may_be_silent_until_its_script_fails() -> None:
+    run = pulse(ranks=1)
+    run.note_progress(0, 1.0, hooks.READY)
+    run.note_output({0}, 2.0)
+    assert run.find_stall(100.0) is None
+    run.note_progress(0, 101.0, hooks.FAILED)
+    assert run.find_stall(110.9) is None
+    assert the_stall(run, 111.0).ranks == [0]
+
+
 def test_nothing_is_reported_where_it_was_not_asked_for() -> None:
     run = ProgressMonitor(Timings())
     run.note_progress(0, 0.0)
