@@ -486,6 +486,14 @@ def test_a_crash_whose_backtrace_names_its_line_needs_no_other_build() -> None:
         assert diagnosis.fix.startswith(fix)
 
 
+def test_a_collective_in_a_finally_is_explained_by_the_exception_that_led_there() -> None:
+    error = "impi_torch._launch.ImpiError: impi: the ranks called different collectives: barrier #2 on rank 1, bcast #2"
+    before = "KeyError: 'x'\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    for trace, title in ((before, "after KeyError: 'x' the rank came"), ("", "the ranks called different collectives")):
+        failed = end(1, 1, error=error, traceback=f"{trace}Traceback (most recent call last):\n{error}")
+        assert diagnose(done(failed, reason="rank")).title.startswith(title)
+
+
 def test_a_crash_of_a_recursion_is_not_laid_to_libraries() -> None:
     head = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x7f (most recent call first):\n"
     for depth, said in ((50, "until its stack was full"), (5, "native code crashed")):

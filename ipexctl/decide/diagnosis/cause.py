@@ -75,9 +75,9 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
         return Cause((), launcher)
     first, *others = [_judge(errors, rank) for rank in failed[:_CANDIDATE_LIMIT]]
     soon = [each for each in others if each.rank.at - first.rank.at < _CRASH_DELAY]
-    if first.is_symptom:
-        named = first.named  # it may have ended without a word
-        missed = (each for each in others if f"rank {each.rank.rank}" == named and not (each.is_symptom and each.named))
+    named = [each for each in others if f"rank {each.rank.rank}" == first.named]  # it may have ended without a word
+    if first.is_symptom or any(each.is_own for each in named):
+        missed = (each for each in named if not (each.is_symptom and each.named))
         first = next(
             (each for each in others if each.is_own),
             next(missed, _find_silent_end(first, others) or _find_most_telling(errors, first, others)),

@@ -15,9 +15,10 @@ from ipexctl.model.errors import Hint, advise
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.reports import RankOutcome
 from ipexctl.model.run_state import RunState
-from ipexctl.model.text import format_size, join_names
+from ipexctl.model.text import format_size, join_names, printable
 
 _BACKTRACE_PLACE = re.compile(r"^#\d+ .*\s+at (?!\.\./)(?:.*/)?([^\s/]+:[1-9]\d*)$", re.MULTILINE)  # gfortran's
+_HANDLED = re.compile(r"^([\w.]+(?:: .*)?)\n\nDuring handling of the above exception", re.MULTILINE)
 _RECURSION = 20  # times that one line stands in the 100 calls that faulthandler writes
 _LOCAL_MODULE = "local-module"  # as `script_imports.describe_local_modules` has it
 
@@ -64,6 +65,11 @@ def _is_no_python(failure: _Failure) -> _Shown | None:
 def _has_backtrace(failure: _Failure) -> _Shown | None:
     place = _BACKTRACE_PLACE.search(failure.rank.tail)
     return _Shown({"place": place[1]}) if place and _is_no_python(failure) else None
+
+
+def _was_handling(failure: _Failure) -> _Shown | None:
+    handled = _HANDLED.search(failure.rank.traceback)
+    return _Shown({"handled": printable(handled[1], 120)}) if handled else None
 
 
 def _is_recursive(failure: _Failure) -> _Shown | None:
@@ -166,6 +172,7 @@ def _had_room_before(failure: _Failure) -> _Shown | None:
 CIRCUMSTANCES: Mapping[str, Callable[[_Failure], _Shown | None]] = {
     "without-launcher": _is_without_launcher,
     "other-mpi": _has_other_mpi,
+    "handling": _was_handling,
     "recursion": _is_recursive,
     "backtrace": _has_backtrace,
     "no-python": _is_no_python,

@@ -51,6 +51,8 @@ def test_a_rank_that_waited_too_long_tells_more_than_one_whose_connection_it_clo
     named = "impi_torch._launch.ImpiError: impi: allreduce #4: rank 1 ended with ImpiTimeout"
     assert judge(failed(1, 5.0, late), failed(0, 5.2, named)) == ([1, 0], "late")
     assert judge(failed(1, 5.2, late), failed(0, 5.0, named)) == ([1, 0], "late"), "the one named, whatever it shows"
+    left = "impi_torch._launch.ImpiError: impi: barrier #1: rank 1 left the group without it"
+    assert judge(failed(0, 5.0, left), failed(1, 5.2, "KeyError: 1")) == ([1, 0], None)
 
 
 def test_the_one_rank_that_did_not_come_in_time_is_named() -> None:
