@@ -65,9 +65,10 @@ def match_evidence(errors: KnownErrors, evidence: Evidence) -> ErrorMatch | None
     if evidence.exceptions:
         matches = [match for raised in evidence.exceptions if (match := _search(errors, raised))]
         return next((match for match in matches if not match.known.vague), next(iter(matches), None))
+    crash = _bound_text(evidence.crash)
     for known in errors:
         ended_so = evidence.signal and known.signal == evidence.signal
-        if ended_so and (known.raised_in is None or known.raised_in.search(evidence.crash)):
+        if ended_so and (known.raised_in is None or known.raised_in.search(crash)):
             return ErrorMatch(known)
     return _search(errors, RaisedException(evidence.output))
 
@@ -95,10 +96,14 @@ def fill_command(fix: str, command: str, run: str, script: str) -> tuple[str, st
     return fix, command
 
 
+def _bound_text(text: str) -> str:
+    return "\n".join(line[:_LINE_LIMIT] for line in text[-_SEARCHED_LENGTH:].splitlines())
+
+
 def _search(errors: KnownErrors, raised: RaisedException) -> ErrorMatch | None:
-    text = "\n".join(line[:_LINE_LIMIT] for line in raised.text[-_SEARCHED_LENGTH:].splitlines())
+    text, files = map(_bound_text, (raised.text, raised.files))
     for known in errors:
-        if known.raised_in and not known.raised_in.search(raised.files):
+        if known.raised_in and not known.raised_in.search(files):
             continue
         if match := known.pattern.search(text):
             words = {name: known.names.get(word, word) for name, word in match.groupdict("?").items()}
