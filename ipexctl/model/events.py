@@ -411,7 +411,6 @@ class Ended(Event):
 
 
 def finish_verb(verb: str, answer: AnyAnswer, exit: Exit = Exit.OK) -> Iterator[Event]:
-    """Yields the last two events of a verb."""
     yield Answer(answer)
     yield Ended(verb, exit)
 

@@ -132,7 +132,6 @@ class HostState:
 
     @property
     def state(self) -> Literal["failed", "busy", "done", "waiting"]:
-        """What it does in the verb at work."""
         if self.failure is not None or self.at.outcome == "failed":
             return "failed"
         if self.at.step and not self.at.outcome:
@@ -178,7 +177,6 @@ class RankState:
 
     @property
     def result(self) -> RankResult:
-        """How it ended."""
         end = self.ended
         if end is None:
             return "running"
@@ -291,7 +289,6 @@ class RunHistory:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The hosts of all attempts."""
         return tuple(dict.fromkeys(host for attempt in self.attempts for host in attempt.started.ranks))
 
     @property
@@ -359,7 +356,6 @@ class RunState:
 
     @property
     def ranks(self) -> list[RankState]:
-        """The ranks of the verb at work."""
         return self.attempt.ranks if self.attempt else []
 
     @property

@@ -245,5 +245,4 @@ KINDS: "Kinds[Record]" = Kinds(Record)
 
 
 def encode_record(record: "Record") -> bytes:
-    """Returns one line."""
     return KINDS.write(record) + b"\n"

@@ -25,7 +25,6 @@ class RankLog:
         return self.count - len(self._lines) + 1
 
     def append(self, data: bytes) -> None:
-        """Adds whole lines."""
         lines = data.removesuffix(b"\n").split(b"\n")
         self._lines += lines
         self._size += len(data)

@@ -382,7 +382,6 @@ class StepLines:
 
 
 def format_host_mark(host: str) -> str:
-    """What stands before a line about one host."""
     return f"[{escape(host)}] " if host else ""
 
 

@@ -100,7 +100,6 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
             sync_file_system(self._root)
 
     def close(self) -> None:
-        """Removes incomplete files."""
         _remove_tree(self._root, self._part)
         os.close(self._root)
 

@@ -37,7 +37,6 @@ _REPEAT_WINDOW = 3.0  # seconds in which one Ctrl-C more is not another wish
 
 
 def describe_signal(number: int) -> str:
-    """Returns what the user did."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
@@ -231,7 +230,6 @@ class RunWatcher:
         self.send_order(Vote(), run_dir)
 
     def _leads(self, host: str) -> bool:
-        """Returns whether this host can be reached, and leads the run."""
         return self._read_description_failure(host) is None
 
     def _has_part(self, host: str) -> bool:
@@ -428,7 +426,6 @@ class RunWatcher:
         self.running, self.run_ended = running, None
 
     def report_end(self, verb: str, detached: bool) -> e.Workflow[None]:
-        """The answer and the end of a command that watched the run."""
         reason = self.run_ended.reason if self.run_ended else None
         yield e.Answer(RunAnswer(self.running.run, reason, detached, self.profiled, self.traces))
         yield e.Ended(verb, self.exit)
