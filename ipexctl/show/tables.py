@@ -26,15 +26,16 @@ class FittedRow(Record):
 
 
 class FittedTable:
-    """A line per row. Where the screen is narrow, cells become their short ones, then columns give way in the order of
-    ``least``; at "" in it the last column, whose words are cut, gets the next of its ``rooms``: cells at least."""
+    """A line per row. What no row has is no column. Where the screen is narrow, cells become their short ones, then
+    columns give way in the order of ``least``; at "" in it the last column, whose words are cut, gets the next of its
+    ``rooms``: cells at least."""
 
     def __init__(self, rows: Sequence[FittedRow], least: Sequence[str], last: str, *rooms: int) -> None:
         self._rows, self._least, self._last, self._rooms = rows, least, last, rooms
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         rows = [row.cells for row in self._rows]
-        names, (room, *rooms) = list(rows[0]), self._rooms
+        names, (room, *rooms) = [name for name in rows[0] if any(row[name] for row in rows)], self._rooms
         if self._measure(rows, names, room) > options.max_width:
             rows = [{**row.cells, **row.short} for row in self._rows]
         for name in self._least:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from rich.console import RenderableType
 
@@ -67,11 +66,9 @@ _COMMAND = (40, 12)  # cells of the last column, at first and then
 
 
 def _make_run_table(runs: Sequence[ListedRun]) -> FittedTable:
-    """A line per run. What no run has is no column; how long ago a run was started says more than when."""
+    """A line per run; how long ago a run was started says more than when."""
     rows = [_format_row(run) for run in runs]
-    used = [name for name in rows[0].cells if any(row.cells[name] for row in rows)]
-    rows = [replace(row, cells={name: row.cells[name] for name in used}) for row in rows]
-    least = ("started", *_DROP) if all(row.cells.get("elapsed") for row in rows) else _DROP
+    least = ("started", *_DROP) if all(row.cells["elapsed"] for row in rows) else _DROP
     return FittedTable(rows, least, "command", *_COMMAND)
 
 

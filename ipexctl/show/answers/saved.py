@@ -1,7 +1,6 @@
 """The screens of saved runs: their list, what is removed of them, what is made of them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from rich.console import RenderableType
 
@@ -68,11 +67,7 @@ def format_pruned_runs(value: answers.PruneAnswer) -> list[RenderableType]:
 
 
 def _make_table(runs: Sequence[answers.SavedRun]) -> FittedTable:
-    """A line per run, with the loss if any has one."""
-    rows = [_format_row(run) for run in runs]
-    if all(run.loss is None for run in runs):
-        rows = [replace(row, cells={name: cell for name, cell in row.cells.items() if name != "loss"}) for row in rows]
-    return FittedTable(rows, _DROP, "script", _SCRIPT)
+    return FittedTable([*map(_format_row, runs)], _DROP, "script", _SCRIPT)
 
 
 def _format_row(run: answers.SavedRun) -> FittedRow:
