@@ -204,8 +204,7 @@ def _run_with_debug_log(run: Callable[[Console, DebugLog], Exit]) -> Exit:
         finally:
             console.out.flush()
         if console.out.loss:
-            what = f"the output cannot be written: {console.out.loss.lower()}"
-            sinks.print_refusal(UsageError(what), console.err)
+            sinks.print_refusal(UsageError(f"the output cannot be written: {console.out.loss.lower()}"), console.err)
             exit = choose_exit([exit, Exit.RECORD])
         console.err.flush()
         return exit
@@ -488,8 +487,7 @@ def make_screen_sink(
         from ipexctl.show.live import Live
 
         detach = console.interrupts.detach.set if options.detachable else None
-        asking = console.interrupts.asking
-        return Live(out, err, on_detach=detach, speed=speed, keys=keys, lock=lock, held=asking)
+        return Live(out, err, on_detach=detach, speed=speed, keys=keys, lock=lock, held=console.interrupts.asking)
     return sinks.Plain(out, err, raw=options.raw, label="host" if options.label_hosts else "rank")
 
 

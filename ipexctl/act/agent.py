@@ -51,9 +51,8 @@ def build_archive() -> bytes:
         for module in ("remote.agent.__main__", *list_modules("protocol"), *list_modules("remote.agent")):
             place = "__main__" if module.endswith("__main__") else f"ipexctl/{module.replace('.', '/')}"
             loader: Any = find_spec(f"ipexctl.{module}").loader  # type: ignore[union-attr]  # out of Python's own cache
-            code = marshal.dumps(loader.get_code(f"ipexctl.{module}"))
             # As it is: each of a run's programs on a host would load zlib, and inflate it anew.
-            add(f"{place}.pyc", _COMPILED + code, zipfile.ZIP_STORED)
+            add(f"{place}.pyc", _COMPILED + marshal.dumps(loader.get_code(f"ipexctl.{module}")), zipfile.ZIP_STORED)
             add(f"{place}.py", read_source(module))
     return out.getvalue()
 

@@ -114,8 +114,7 @@ def run_on_hosts(
 
     def count_active() -> int:
         now = time.monotonic()
-        slow = sum(1 for since in list(connecting.values()) if now - since > _CONNECTING_LIMIT)
-        return len(threads) - slow
+        return len(threads) - sum(1 for since in list(connecting.values()) if now - since > _CONNECTING_LIMIT)
 
     try:
         while waiting or threads:

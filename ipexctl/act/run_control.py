@@ -179,8 +179,7 @@ def list_runs_on_head(link: Link) -> messages.RunListing:
     """Returns the runs whose head the host is, and orphaned directories on it, as far as these can be a run's. Raises
     `LinkError`. Any run's agent can tell of all, but that of an old one may have lost its interpreter: the first that
     works is believed, and when none does, that is not taken for "no runs"."""
-    none = KINDS.write(messages.RunListing()).decode()
-    words = (RUNS, ROLE, AGENT, Role.LIST, none, AGENTS)
+    words = (RUNS, ROLE, AGENT, Role.LIST, KINDS.write(messages.RunListing()).decode(), AGENTS)
     command = build_script_command("list_runs.sh", *words, begins="ownership.sh")
     done = link.run(replace(command, timeout=20.0, cap=MESSAGE_LIMIT))
     listing = _parse_answer(link, done, "its runs cannot be listed", messages.RunListing)

@@ -295,8 +295,7 @@ def _perform_command(
         except UsageError as error:
             if error.meant and (better := replace_word(words, *error.meant)):
                 error.hint = shlex.join(["ipexctl", *better])
-            own = _get_own_words(words, values)
-            error.hint = complete_hint(repeat_command(error.hint, own), place)
+            error.hint = complete_hint(repeat_command(error.hint, _get_own_words(words, values)), place)
             raise
 
     direct = "OutputOptions" in function.__annotations__.values()

@@ -1,6 +1,5 @@
-"""A command line that cannot be read is refused as every other error is: what is wrong, and one hint to paste.
-
-The hint has the user's other words."""
+"""A command line that cannot be read is refused as any other error: what is wrong, and one hint, with the user's
+words."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ def read_title(text: str) -> str:
     else:
         comment = takewhile(lambda line: line.startswith("# ") and not line.startswith("#  "), text.splitlines())
         opening = " ".join(line[2:] for line in comment)
-    words = " ".join(opening.replace("``", "").split())
-    return re.split(r"\.(?: |$)", words)[0].rstrip(":")
+    return re.split(r"\.(?: |$)", " ".join(opening.replace("``", "").split()))[0].rstrip(":")
 
 
 def list_needed_files(text: str, neighbours: Collection[str]) -> tuple[str, ...]:

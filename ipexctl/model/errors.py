@@ -5,7 +5,7 @@ host, beside the results of the others. Any other exception is a fault of ipexct
 What helps is words, and at most one command of ipexctl: it is made and completed here alone."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum, IntEnum
 from itertools import chain, pairwise
 from typing import TypeVar
@@ -132,8 +132,9 @@ _ORDER = (Exit.RESIDUE, Exit.INTERNAL, Exit.HUP, Exit.INT, Exit.TERM, Exit.LOST,
           Exit.BUSY, Exit.RECORD, Exit.INPUT)  # fmt: skip
 
 
-def choose_exit(codes: Sequence[Exit]) -> Exit:
+def choose_exit(causes: Iterable["Exit | Failure"]) -> Exit:
     """Returns the one exit code that stands for several causes."""
+    codes = {cause.kind.exit if isinstance(cause, Failure) else cause for cause in causes}
     return next((code for code in _ORDER if code in codes), Exit.OK)
 
 

@@ -113,8 +113,7 @@ def convert_json(kind: type[T], value: Any) -> T:
     """The same from JSON that was read. Bytes stay bytes. Raises `ValueError`."""
     if kind not in _DECODERS:
         _make_decoder(kind)
-    convert = msgspec.convert
-    return _read(lambda: convert(value, kind, dec_hook=_parse_form, builtin_types=(bytes,), str_keys=True))
+    return _read(lambda: msgspec.convert(value, kind, dec_hook=_parse_form, builtin_types=(bytes,), str_keys=True))
 
 
 def _read(read: Callable[[], T]) -> T:

@@ -204,8 +204,7 @@ class Stall:
 
     def list_lines(self, now: float) -> tuple[str, ...]:
         """All that is reported of it at this moment: its seconds count."""
-        seconds = f"{self.measure_silence(now):.0f} s"
-        message = self.message.replace(f"{self.event.seconds:.0f} s", seconds, 1)
+        message = self.message.replace(f"{self.event.seconds:.0f} s", f"{self.measure_silence(now):.0f} s", 1)
         return (message, *self.comparison) if message else self.comparison
 
 

@@ -80,8 +80,7 @@ class StackRequest(Record):
     def __str__(self) -> str:
         values = {"torch": self.torch, "ipex": self.ipex, "oneccl_bind_pt": self.oneccl, "track": self.track}
         values |= {"backend": None if self.backend == "auto" else self.backend, "Python": self.python}
-        words = [f"{key} {value}" for key, value in values.items() if value]
-        return ", ".join(words) or "the newest stack"
+        return ", ".join([f"{key} {value}" for key, value in values.items() if value]) or "the newest stack"
 
 
 class MpiLauncher(Record):

@@ -1,8 +1,7 @@
 """Events as JSON objects and back: the words of ``--output json`` and of a saved run's ``events.jsonl``.
 
 ``{"at": 1763631120.5, "event": "step-started", "host": "xeon01", "step": "connect"}``: the event's name is its class's
-in lower case, its keys are its fields. Bytes are text; where they are not UTF-8, a second key ``<name>_base64`` holds
-them exactly."""
+in lower case, its keys are its fields. Bytes are text; if not UTF-8, a key ``<name>_base64`` holds them."""
 
 import base64
 import json

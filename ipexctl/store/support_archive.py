@@ -76,8 +76,7 @@ def prepare_parts(
         with file:
             known = _DOCUMENTS.fullmatch(name) or _OBJECTS.fullmatch(name)
             if not known and not (_PRINTED.fullmatch(name) and with_output):
-                printed = _PRINTED.fullmatch(name)
-                why = "what ranks printed: --with-output" if printed else "not needed"
+                why = "what ranks printed: --with-output" if _PRINTED.fullmatch(name) else "not needed"
                 left_out.append(LeftOutPart(printable(name, 200), why))
                 continue
             time = int(os.fstat(file.fileno()).st_mtime)

@@ -13,7 +13,7 @@ from ipexctl.decide.launch.accelerate import AccelerateConfig, write_config
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers.tools import AccelerateAnswer
 from ipexctl.model.errors import Exit, UsageError, advise
-from ipexctl.model.events import Answer, Ended, Message, Workflow
+from ipexctl.model.events import Ended, Message, Workflow, finish_verb
 from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import join_names, pluralize, printable
@@ -68,8 +68,8 @@ def accelerate_config(
         with unwritable, replace_file(Path(file)) as written:
             written.write(text.encode())
         yield Message(f"{file}: written for accelerate {version}")
-    yield Answer(AccelerateAnswer(version, config.hosts, config.ranks, file, None if file else text))
-    yield Ended("accelerate config", Exit.OK)
+    answer = AccelerateAnswer(version, config.hosts, config.ranks, file, None if file else text)
+    yield from finish_verb("accelerate config", answer)
 
 
 def _fill_config(

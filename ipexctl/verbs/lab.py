@@ -81,8 +81,7 @@ def down(directory: Path) -> Workflow[bool]:
             for name, count in counts.items():
                 yield StepEnded(name, "stop", "changed" if count else "ok", f"{pluralize(count, 'process')} ended")
             kept = "the homes and the environment stay" if (directory / "env").exists() else "the homes stay"
-            text = f"{kept} in {directory}; the next lab up takes them again"
-            yield Message(text, code="lab-stays")
+            yield Message(f"{kept} in {directory}; the next lab up takes them again", code="lab-stays")
         yield from finish_verb("lab down", LabAnswer(False, str(directory), processes_left=0))
         return True
 
@@ -99,8 +98,7 @@ def status(directory: Path) -> Workflow[Lab | None]:
     hint = advise("lab", "up")  # cleans up first
     failures = [Failure(name, Kind.STEP, "sshd does not run", hint, "lab") for name in act.find_dead_hosts(lab)]
     if not lab.ready and not failures:
-        what = "the lab is not ready: its start was killed or goes on"
-        failures = [Failure("", Kind.STEP, what, hint, "lab")]
+        failures = [Failure("", Kind.STEP, "the lab is not ready: its start was killed or goes on", hint, "lab")]
     yield from map(HostFailed, failures)
     answer = replace(_make_answer(lab), up=not failures)
     yield from finish_verb("lab status", answer, Exit.STEP if failures else Exit.OK)

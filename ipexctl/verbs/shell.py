@@ -61,8 +61,7 @@ def forward(host: Host, port: int, remote_port: int, context: Context) -> Workfl
     refusals = SimpleQueue[str]()
     used = refuse_os_errors(f"port {port} of this machine", "cannot be used")
     with used, forward_port(link, port, remote_port, refusals.put):
-        text = f"127.0.0.1:{port} is port {remote_port} of {host.name} (Ctrl-C ends this)"
-        yield Message(text, code="serving")
+        yield Message(f"127.0.0.1:{port} is port {remote_port} of {host.name} (Ctrl-C ends this)", code="serving")
         while link.alive:
             time.sleep(0.1)
             try:

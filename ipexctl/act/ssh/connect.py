@@ -73,8 +73,7 @@ class Dialler:
             settings = self._settings.find_settings(host)
             self._check_recording(host, settings)
             limit = min(self._timeout, settings.timeout or self._timeout)
-            attempt = _Attempt(settings, time.monotonic() + limit, limit, on_socket, notes)
-            return self._connect(attempt), notes
+            return self._connect(_Attempt(settings, time.monotonic() + limit, limit, on_socket, notes)), notes
         except ConnectError as error:
             failure = Failure(host.name, Kind.UNREACHABLE, error.what, error.hint or host.hint, error.code)
             raise LinkError(failure) from None
@@ -194,8 +193,7 @@ class Dialler:
                 raise _explain_failed_key_exchange(transport, attempt) from None
             with self._lock:
                 accept_new = self._accept_new or settings.accept_new
-                notes = _verify_host_key(key, known, user_known, names, accept_new=accept_new)
-                attempt.notes.extend(notes)
+                attempt.notes.extend(_verify_host_key(key, known, user_known, names, accept_new=accept_new))
             self._authenticate(transport, attempt)
             transport.start_keepalive()
             return transport

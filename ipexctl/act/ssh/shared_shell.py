@@ -51,8 +51,7 @@ class EndFinder:
 
 class SharedShellChannel(CommandChannel):
     """A command in a shared shell: what the shell says until both outputs have their last line; see `Channel`.
-    ``release`` is called once, when the channel is closed: with True where the shell can take the next command, with
-    False where this one did not end."""
+    ``release`` is called once, when the channel is closed: with True where the shell can take the next command."""
 
     def __init__(self, shell: CommandChannel, nonce: bytes, log: CommandLog, release: Callable[[bool], None]) -> None:
         self._shell, self._log, self._release = shell, log, release

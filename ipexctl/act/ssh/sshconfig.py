@@ -346,8 +346,7 @@ class HostOptions:
 
     def _build_needed_tokens(self, options: Iterable[_Option]) -> Mapping[str, str]:
         """None where no word has a percent sign, as most: they take longer than all else that is asked of a host."""
-        needed = any("%" in word for option in options for word in option.words)
-        return self._build_tokens() if needed else {}
+        return self._build_tokens() if any("%" in word for option in options for word in option.words) else {}
 
     def _build_tokens(self) -> Mapping[str, str]:
         local, port = socket.gethostname(), self.get_word("port", "22")

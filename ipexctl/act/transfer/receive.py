@@ -13,15 +13,15 @@ import shutil
 import socket
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from ipexctl.act.threads import STALL_TIMEOUT, StallTimer
 from ipexctl.act.transfer.send import build_script_command, read_listing
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Channel, Link, LinkError
-from ipexctl.model.text import printable
+from ipexctl.model.text import format_size, printable
 from ipexctl.protocol.paths import PART
 from ipexctl.store.private_files import (
     make_private_directories,
@@ -31,6 +31,7 @@ from ipexctl.store.private_files import (
 )
 from ipexctl.store.record import PLAIN_NAME
 
+_Listing = TypeVar("_Listing")
 _READ_SIZE = 1 << 20
 _RUN = ".ipexctl-run"  # in the directory of all hosts' results
 _THIS_HOST = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())  # processes of others cannot be asked for
@@ -156,9 +157,13 @@ def is_case_insensitive(into: Path) -> bool:
         probe.unlink()
 
 
-def list_files(link: Link, directory: str, patterns: Sequence[str]) -> bytes:
-    """Lists a host's files that match ``patterns``, for `decide.planning.fetch.parse_listing`. Raises `LinkError`."""
-    return read_listing(link, build_script_command("send_tree.sh", "list", directory, *patterns), 2)
+def list_files(link: Link, directory: str, patterns: Sequence[str], parse: Callable[[bytes], _Listing]) -> _Listing:
+    """Lists a host's files that match ``patterns``, by `decide.planning.fetch.parse_listing`. Raises `LinkError`."""
+    try:
+        return parse(read_listing(link, build_script_command("send_tree.sh", "list", directory, *patterns), 2))
+    except ValueError:
+        what = "malformed file list from the host"
+        raise LinkError(Failure(link.host.name, Kind.STEP, what, code="malformed")) from None
 
 
 class _Header(tarfile.TarInfo):
@@ -175,9 +180,11 @@ class _Header(tarfile.TarInfo):
         raise tarfile.ReadError("a map of holes, which has no end but its own")
 
 
-def measure_free_space(into: Path) -> int:
-    """Returns bytes that are free where ``into`` is or will be."""
-    return shutil.disk_usage(next(at for at in (into, *into.absolute().parents) if at.exists())).free
+def describe_lack(into: Path, need: int) -> str:
+    """Returns why so many bytes have no room where ``into`` is or will be; "" where they have."""
+    free = shutil.disk_usage(next(at for at in (into, *into.absolute().parents) if at.exists())).free
+    what = f"no space left on this machine: need {format_size(need)}, {format_size(free)} free in {into}"
+    return what if need > free else ""
 
 
 def receive_files(link: Link, directory: str, sizes: Mapping[str, int]) -> Iterator[tuple[str, int, Iterator[bytes]]]:

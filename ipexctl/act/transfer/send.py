@@ -1,7 +1,6 @@
 """Sends files to a host: completely or not at all, never through a symbolic link, never readable by others.
 
-The host runs `remote/receive_tree.sh`, which receives everything in a private directory beside the target and moves it
-into place by rename."""
+The host's `remote/receive_tree.sh` receives all in a private directory beside the target and moves it by rename."""
 
 import hashlib
 import os
@@ -57,8 +56,7 @@ def send_file(
         words = (directory or "/", "append", name, digest, str(done), f"{mode:o}")
         with source.open("rb") as file:
             file.seek(done)
-            chunks = iter(lambda: file.read(_CHUNK), b"")
-            output = _stream_to_script(link, words, progress.count_chunks(chunks))
+            output = _stream_to_script(link, words, progress.count_chunks(iter(lambda: file.read(_CHUNK), b"")))
         progress.report(always=True)
         if output != "partial":
             return True
@@ -69,8 +67,7 @@ def send_file(
 
 def install_tree(link: Link, directory: str, archive: Iterable[bytes], *, own: str, old: Sequence[str] = ()) -> str:
     """Unpacks a tar stream (in pieces, with names ``tree/…``) into ``directory`` and returns its absolute path. ``own``
-    names this transfer's private directory; ``old`` are those of earlier transfers, to be removed. If ``archive``
-    raises, the host's files are unchanged."""
+    names this transfer's private directory; ``old`` ones are removed. If ``archive`` raises, nothing is changed."""
     words = (directory, "place", PART + own, "-", *old)
     pieces = chain(archive, [TREE_END])
     beginning = _read_up_to(pieces, _SHARED_SHELL_LIMIT)

@@ -156,8 +156,7 @@ class Packer:
             yield build_tar_file("stored", os.fsencode(names), 0o600)
         if to_delete:
             # For xargs -0: none looks like an option.
-            to_remove = b"".join(os.fsencode("./" + path) + b"\0" for path in to_delete)
-            yield build_tar_file("to_delete", to_remove, 0o600)
+            yield build_tar_file("to_delete", b"".join(os.fsencode("./" + path) + b"\0" for path in to_delete), 0o600)
         yield build_tar_file("mark", manifest, 0o600)
         check_unchanged(self._tree, entries)
 

@@ -150,8 +150,7 @@ def recommend_settings(cluster: Cluster) -> tuple[str, ...]:
     """Recommend a number format and a number of ranks per host, in sentences. A few hosts that have less than most do
     not turn the advice for all: it is that for the others, and says how to leave them out."""
     if weak := _find_weak_hosts(cluster):
-        others = {host: fact for host, fact in cluster.facts.items() if host not in weak}
-        rest = replace(cluster, facts=others)
+        rest = replace(cluster, facts={host: fact for host, fact in cluster.facts.items() if host not in weak})
         first = f"{format_limit(weak)}: less than most; with --limit '{cluster.leave_out(weak)}' the common level is"
         return (f"{first} {find_common_level(rest)}, and then:", *recommend_settings(rest))
     sentences = []

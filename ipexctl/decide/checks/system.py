@@ -29,8 +29,7 @@ _REQUIRED = ("arch", "isa_level", "cpus_online", "mem_total_kb")
 
 def check_reachability(cluster: Cluster) -> Iterator[CheckHit]:
     for host, failure in cluster.failures.items():
-        unreachable = failure.kind is Kind.UNREACHABLE
-        code = _SSH_FINDINGS.get(failure.code, "SSH001") if unreachable else "DOC003"
+        code = _SSH_FINDINGS.get(failure.code, "SSH001") if failure.kind is Kind.UNREACHABLE else "DOC003"
         remedy = failure.hint or _choose_remedy(cluster.inventory[host], failure.code)
         yield CheckHit(code, host, {"what": failure.what, "remedy": remedy})
 

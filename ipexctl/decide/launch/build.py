@@ -177,8 +177,7 @@ def _build_leading(run: str, runtimes: Mapping[str, HostRuntime], nodes: Sequenc
         env["LD_LIBRARY_PATH"] = ":".join(runtime.library_path)
     counts = [(node.label, len(node.ranks)) for node in nodes]
     line = LaunchLine(runtime.mpiexec, f"{head.directory}/{paths.SHIM}", head.interface.name, counts)
-    words = (runtime.mpiexec, *dialect.build_arguments(line))
-    return Leading(words, {**env, **nodes[0].proxy_env, **ports.launcher})
+    return Leading((runtime.mpiexec, *dialect.build_arguments(line)), {**env, **nodes[0].proxy_env, **ports.launcher})
 
 
 def _plan_node(

@@ -203,8 +203,7 @@ def parse_user_env(
     env: Mapping[str, str], env_files: Mapping[str, str], pass_env: Sequence[str], environ: Mapping[str, str]
 ) -> dict[str, Setting]:
     """Returns the user's variables, later sources winning: files (name → text) in order, then `pass_env`, then `env`.
-    Values from files and from this machine, and those whose names look secret, are never shown. Raises `UsageError`
-    with all problems at once."""
+    Values from files and from this machine, and those with secret names, are never shown. Raises `UsageError`."""
     problems: list[str] = []
     settings: dict[str, Setting] = {}
     for file, text in env_files.items():
@@ -234,8 +233,7 @@ def parse_user_env(
         elif "\0" in value:
             problems.append(f"--env {name}: a value cannot hold a NUL byte")
         else:
-            secret = looks_secret(name) or holds_secret(value)
-            settings[name] = Setting(value, "--env", secret=secret, by_user=True)
+            settings[name] = Setting(value, "--env", secret=looks_secret(name) or holds_secret(value), by_user=True)
     if problems:
         raise UsageError("invalid variables for the ranks", reasons=problems)
     return settings

@@ -91,8 +91,7 @@ def parse_launch_table(text: str) -> LaunchTable:
     for name, entry in document["programs"].items():
         names, parent = entry.pop("names"), made.get(entry.pop("like", ""))
         options = {**(parent.options if parent else {}), **_invert(entry.pop("options", {}))}
-        local = frozenset(entry.pop("local", "").split())
-        entry |= {"name": name, "options": options, "local": local}
+        entry |= {"name": name, "options": options, "local": frozenset(entry.pop("local", "").split())}
         made[name] = replace(parent, **entry) if parent else Program(**entry)
         programs |= dict.fromkeys(names, made[name])
     allocations, directives = _invert(document["allocations"]), _invert(document["directives"])

@@ -68,8 +68,7 @@ def build_host_settings(
     warnings: list[Note] = []
     names = {library.name for library in preload}
     if "jemalloc" in names:
-        value = _JEMALLOC.format(thp="always" if task.hugepages else "auto")
-        env["MALLOC_CONF"] = Setting(value, "for jemalloc")
+        env["MALLOC_CONF"] = Setting(_JEMALLOC.format(thp="always" if task.hugepages else "auto"), "for jemalloc")
     if "iomp5" in names:
         env["KMP_BLOCKTIME"] = Setting("1", "for Intel's OpenMP: idle threads sleep after 1 ms")
     if task.hugepages:

@@ -58,9 +58,8 @@ _MARKS: Mapping[RankResult, tuple[page.MarkKind, str]] = {
 def build_page(
     state: RunState, report: CommandReport, saved: page.DoctorRecord | None = None, known: ReadErrors = tuple
 ) -> page.RunPage:
-    """The page of the last run, with all that is known so far. ``report`` is the command's;
-    ``saved`` what doctor reported of these hosts before; ``known`` reads the catalogue of errors. Raises `ValueError`
-    where no rank was started."""
+    """The page of the last run, with all that is known so far. ``report`` is the command's; ``saved`` doctor's last
+    one; ``known`` reads the known errors. Raises `ValueError` where no rank was started."""
     if not state.run.attempts:
         raise ValueError("no rank was started")
     at, answer = state.answers.get("doctor", (0.0, None))
@@ -268,8 +267,7 @@ class _PageBuilder:
         for name in [*(name for name in _ORDER if name in table), *(name for name in table if name not in _ORDER)]:
             if curves := self._make_curves(table[name], {}):
                 title, unit = _TITLES.get(name, (name, ""))
-                chosen = _choose_curves(curves)
-                figures.append(page.Figure(name, title, unit, "rank", chosen, zero=name in _AMOUNTS))
+                figures.append(page.Figure(name, title, unit, "rank", _choose_curves(curves), zero=name in _AMOUNTS))
         return figures
 
     def _build_samples(self, odd: Container[str]) -> list[page.Figure]:

@@ -26,8 +26,7 @@ def find_variable(scheduler: str, environ: Mapping[str, str], *names: str) -> st
     """Returns the first of these variables that the scheduler has set. Raises `UsageError` outside of an allocation."""
     if name := next((name for name in names if environ.get(name)), None):
         return name
-    what = f"--hosts {scheduler} found no allocation: {names[0]} is not set"
-    raise UsageError(what, hint=_HINTS[scheduler])
+    raise UsageError(f"--hosts {scheduler} found no allocation: {names[0]} is not set", hint=_HINTS[scheduler])
 
 
 def find_node_file(scheduler: str, environ: Mapping[str, str]) -> str:

@@ -56,7 +56,7 @@ def anchor_pattern(pattern: str) -> str:
     return pattern if pattern.startswith(("/", "~/", "./")) else f"./{pattern}"
 
 
-def parse_listing(data: bytes, ignored: Ignored, *, folds: bool = False) -> Listing:
+def parse_listing(data: bytes, ignored: Ignored = lambda *_: False, *, folds: bool = False) -> Listing:
     """Returns what `act.transfer.receive.list_files` brought. ``folds``: names here that differ only in case are one
     file. Raises `ValueError` if it is malformed."""
     path, *records = data.split(b"\0")

@@ -65,8 +65,7 @@ def compile_tree_ignore(
     patterns: Iterable[str], read_gitignore: Callable[[str], str], tracked: Container[str] = ()
 ) -> Ignored:
     """Returns the test for a tree: ``patterns`` and the default ones decide first, then the ``.gitignore`` nearest to
-    the path, which leaves out nothing of ``tracked``, as in git. ``read_gitignore`` returns the text of that in a
-    directory of the tree ("" is the top)."""
+    the path, which leaves out nothing of ``tracked``, as in git. ``read_gitignore`` returns that of a directory."""
     first = compile_ignore([*DEFAULT, *patterns])
 
     @cache

@@ -33,8 +33,7 @@ _FILES, _FILES_OF_TORCH = 250, 11_500  # of a wheel at least, on average; measur
 
 class InstallStep(Record):
     """One host's part. ``why`` is the cause; ``need`` the bytes that must be free; ``wheels`` are to be installed.
-    ``base``: the environment that is taken as it is, by links to its files, without the packages ``removed``; empty for
-    an environment from nothing."""
+    ``base``: the environment that is taken as it is, by links, without the packages ``removed``; empty: none."""
 
     do: Do
     why: str

@@ -155,8 +155,7 @@ def parse_remote_tree(data: bytes) -> RemoteTree:
             entries[os.fsdecode(name)] = RemoteEntry(kind, mode, size, mtime, os.fsdecode(target))
     if not entries.keys() >= {*map(posixpath.dirname, entries)} - {""}:
         raise ValueError("a file in a directory that is not there")
-    known = _parse_manifest(manifest) if has_manifest else None
-    return RemoteTree(os.fsdecode(path), known, entries, tuple(parts))
+    return RemoteTree(os.fsdecode(path), _parse_manifest(manifest) if has_manifest else None, entries, tuple(parts))
 
 
 def _parse_manifest(data: bytes) -> Mapping[str, Any] | None:

@@ -117,8 +117,7 @@ def _read_slice(event: _Event, threads: dict[object, int]) -> Slice:
     start = _check_time(event.ts, "ts")
     end = start + _check_time(event.dur, "dur")
     # Threads get small numbers in the order in which they appear: a trace may call them anything.
-    thread = threads.setdefault(event.tid, len(threads) + 1)
-    return Slice(event.name[:_NAME_LIMIT], start, end, thread)
+    return Slice(event.name[:_NAME_LIMIT], start, end, threads.setdefault(event.tid, len(threads) + 1))
 
 
 def _check_time(value: float | None, key: str) -> float:

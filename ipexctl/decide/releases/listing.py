@@ -20,8 +20,7 @@ def list_releases(
     table: ReleaseTable, *, torch: str | None = None, facts: HostFacts | None = None, most: int | None = None
 ) -> tuple[ListedRelease, ...]:
     """Returns the releases, oldest first. ``torch`` ("2.7" or "2.7.0") selects releases; with ``facts`` each says
-    whether those hosts support it, or why not, with the names of ``most`` hosts (default: all). Raises `UsageError` for
-    a torch that is not in the table."""
+    whether those hosts support it, or why not, with the names of ``most`` hosts (default: all). Raises `UsageError`."""
     wanted = None if torch is None else get_public_version(torch)
     releases = [r for r in table.releases if wanted in {None, r.torch, get_minor_version(r.torch)}]
     if not releases:

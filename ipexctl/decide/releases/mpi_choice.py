@@ -21,8 +21,7 @@ def use_wheel_mpi(stack: Stack, name: str, table: ReleaseTable) -> Stack:
     if dialect.name == "impi" and stack.arch == "x86_64":
         return stack
     if dialect.name == "impi":
-        hint = "leave out --mpi, for MPICH"
-        raise UsageError("Intel MPI has no wheel for aarch64", hint=hint, exit=Exit.STEP)
+        raise UsageError("Intel MPI has no wheel for aarch64", hint="leave out --mpi, for MPICH", exit=Exit.STEP)
     if dialect.wheel is None:
         what = f"{dialect.title} has no wheel"
         raise UsageError(what, hint="--mpi with the path of the hosts' own", exit=Exit.STEP)

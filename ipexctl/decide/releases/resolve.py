@@ -333,8 +333,7 @@ def _describe_pythons(fact: Facts) -> str:
 def _build_stack(
     release: StackRelease, request: StackRequest, python: str, facts: HostFacts, table: ReleaseTable
 ) -> Stack:
-    glibcs = [fact.glibc for fact in facts.values() if fact.glibc]
-    glibc = min(glibcs, key=parse_version, default="")
+    glibc = min([fact.glibc for fact in facts.values() if fact.glibc], key=parse_version, default="")
     arch: Arch = "aarch64" if any(fact.arch == "aarch64" for fact in facts.values()) else "x86_64"
     mpi: MpiKind = "ipex" if release.ipex_mpi else "impi-rt"
     if release.oneccl:
@@ -344,8 +343,7 @@ def _build_stack(
     old = bool(glibc) and parse_version(glibc) < parse_version(table.impi["newest_glibc"])
     impi = table.impi["older" if old else "newest"]
     mpich = table.mpis["mpich"]["newest"]
-    versions = {"binding": release.binding_mpi, "ipex": release.ipex_mpi, "impi-rt": impi, "mpich": mpich}
-    version = versions[mpi]
+    version = {"binding": release.binding_mpi, "ipex": release.ipex_mpi, "impi-rt": impi, "mpich": mpich}[mpi]
     packages = {
         "torch": release.torch,
         "intel-extension-for-pytorch": release.ipex,

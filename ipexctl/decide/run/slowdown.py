@@ -100,8 +100,7 @@ def _find_slow_link(state: RunState) -> tuple[str, str]:
 
 
 def _get_least(table: Mapping[str, Series], name: str) -> float:
-    points = [value for column in table[name].extremes.values() for *_, value in column]
-    return min(points, default=0.0)
+    return min([value for column in table[name].extremes.values() for *_, value in column], default=0.0)
 
 
 def _find_slow_host(state: RunState, attempt: Attempt, slowdown: Slowdown) -> SlowHost | None:
@@ -109,8 +108,7 @@ def _find_slow_host(state: RunState, attempt: Attempt, slowdown: Slowdown) -> Sl
     hosts = attempt.started.ranks
     telling = [sample for sample in slowdown.samples if {bool(place.call) for place in sample} == {True, False}]
     working = [{rank for place in sample if not place.call for rank in place.ranks} for sample in telling]
-    counts = Counter(host for ranks in working for host in {hosts[rank] for rank in ranks})
-    ordered = counts.most_common(2)
+    ordered = Counter(host for ranks in working for host in {hosts[rank] for rank in ranks}).most_common(2)
     clear = len(telling) >= _MIN_SAMPLES and ordered[0][1] >= _BUSY_SHARE * len(telling)
     clear = clear and (len(ordered) < 2 or ordered[1][1] <= _WAITING_SHARE * len(telling))
     share = _measure_waiting(slowdown, hosts, ordered[0][0]) if ordered else None

@@ -104,7 +104,6 @@ def write_playbook(task: Run, verdict: str) -> str:
     """Returns the text of the playbook that starts a task; nothing in it is taken for a variable."""
     import yaml
 
-    step = {"name": verdict[:200], "run": list_given(task)}
-    book = {"name": f"{task.script} as tuned", "steps": [step]}
+    book = {"name": f"{task.script} as tuned", "steps": [{"name": verdict[:200], "run": list_given(task)}]}
     text = yaml.safe_dump(book, sort_keys=False, allow_unicode=True, width=100)
     return f"{MARK}\n{text.replace('${', '$${')}"

@@ -186,8 +186,7 @@ class Study(ABC):
 
     def count_left(self) -> float:
         """Returns how many launches the budget has room for."""
-        longest = max(each.seconds for each in self.tried if not each.values)
-        return (self.started.budget - self.watch()) / longest
+        return (self.started.budget - self.watch()) / max(each.seconds for each in self.tried if not each.values)
 
     def _count_finals(self) -> int:
         return min(round(_FINALS[0] * self.ranking.noise), _FINALS[1])

@@ -8,9 +8,8 @@ from ipexctl.model.stack import StackSummary
 
 
 class ImportCheck(JsonRecord):
-    """The import check of the new environment of one host. ``preload`` maps libraries to
-    why they cannot be preloaded, empty where they can. ``same``: files of the environment before, all unchanged; then
-    only what was added is imported."""
+    """The import check of the new environment of one host. ``preload`` maps libraries to why they cannot be preloaded,
+    empty where they can. ``same``: unchanged files of the environment before, of which nothing is imported."""
 
     host: str
     versions: Mapping[str, str]

@@ -145,8 +145,7 @@ def check_resting(run: "KeeperRun") -> None:
         run.asked = steady
         run.send(messages.FindLeader())
         return
-    detail = "%s; %s not back within %.0f s" % (run.detail, ", ".join(sorted(run.lost)), patience)
-    give_up(run, Reason.LOST, detail)
+    give_up(run, Reason.LOST, "%s; %s not back within %.0f s" % (run.detail, ", ".join(sorted(run.lost)), patience))
 
 
 def _check_takeover(run: "KeeperRun", takeover: "Takeover") -> None:

@@ -402,8 +402,7 @@ class Guard:
         self.spec = self.base._replace(ranks={})
         self.remove_files()
         self.forget_ranks()
-        away = time.monotonic() - heard
-        self.join_keeper(messages.Joined(leader=lost, away=away, left=describe_processes(left)))
+        self.join_keeper(messages.Joined(leader=lost, away=time.monotonic() - heard, left=describe_processes(left)))
 
     def follow_another(self) -> bool:
         """Leaves a keeper that has too few hosts for one that leads the others by now, if there is any."""

@@ -115,8 +115,7 @@ def _has_part(keeping: "Keeping", host: str, owner: str, part: "CheckpointPart")
 
 
 def _add_orders(keeping: "Keeping", orders: "List[Order]") -> "Keeping":
-    more = {order.message.number: order for order in orders}
-    return keeping._replace(orders={**keeping.orders, **more})
+    return keeping._replace(orders={**keeping.orders, **{order.message.number: order for order in orders}})
 
 
 def plan_resume(keeping: "Keeping", hosts: "Sequence[str]", keep: "KeepSpec") -> "Tuple[Keeping, List[Order]]":

@@ -31,8 +31,7 @@ def list_loaded_libraries(directory: str, rank: int) -> "List[Tuple[str, str, st
 
 def describe_duplicate_libraries(found: "List[Tuple[str, str, str]]", preload: str) -> "List[str]":
     """Returns a sentence for each kind of which there are two. Intel's OpenMP, preloaded, also speaks for GNU's:
-    another one is loaded then, and never used. Copies of GNU's alone, as in the wheels of torch and scikit-learn, are
-    threads more, and no conflict."""
+    another one is loaded then, and never used. Copies of GNU's alone, as in some wheels, are no conflict."""
     texts = []
     for kind in sorted({kind for kind, _, _ in found} - ({"OpenMP"} if "libiomp5" in preload else set())):
         copies = ["%s (%s)" % (path, version or "version unknown") for other, path, version in found if other == kind]

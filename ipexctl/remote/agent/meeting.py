@@ -56,8 +56,7 @@ Meetings = Dict[int, RankMeeting]  # by rank
 def add_record(meetings: "Meetings", record: "Union[RankWorld, RankAlone]") -> None:
     known = meetings.get(record.rank, RankMeeting())
     if isinstance(record, RankWorld):
-        world = (record.via, record.size, record.member, record.exchanged)
-        known = known._replace(worlds=known.worlds | {world})
+        known = known._replace(worlds=known.worlds | {(record.via, record.size, record.member, record.exchanged)})
     else:
         known = known._replace(steps=max(record.steps, known.steps or 0), causes=(*known.causes, *record.causes))
     meetings[record.rank] = known

@@ -35,8 +35,7 @@ class OutputRelay:
     def relay(self, child: "subprocess.Popen[bytes]", dropped: int, on_drop: "Callable[[], None]") -> None:
         """Passes on what the child writes until it has ended. What outlives it is not waited for (but its output is,
         for `Timings.linger`). At the end of the pipe ``dropped`` calls ``on_drop``, after all that was written before.
-        This process runs on the rank's own cores. After the beginning it lets output gather before it reads, unless
-        much came the last time."""
+        This process runs on the rank's own cores. After the beginning it lets output gather, unless much came last."""
         assert child.stdout is not None
         assert child.stderr is not None
         self.streams = {child.stdout.fileno(): OUT, child.stderr.fileno(): ERR}

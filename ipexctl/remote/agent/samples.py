@@ -304,8 +304,7 @@ def compute_sample(before: "Counters", now: "Counters", host: str) -> HostSample
     ranks = []
     for rank, use in sorted(now.ranks.items()):
         was = before.ranks.get(rank, RankUse(0.0, 0))  # it has begun meanwhile
-        cpu = max(0.0, use.seconds - was.seconds) / seconds
-        ranks.append(RankSample(rank, round(cpu, 3), use.rss))
+        ranks.append(RankSample(rank, round(max(0.0, use.seconds - was.seconds) / seconds, 3), use.rss))
     return HostSample(
         host,
         round(now.at, 3),

@@ -1,6 +1,4 @@
-"""The request loop of every session program: one request at a time, until the input ends or a signal comes.
-
-Python 3.6, standard library only."""
+"""The request loop of every session program: one request at a time, until the input ends or a signal comes."""
 
 import errno
 import os

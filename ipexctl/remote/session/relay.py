@@ -1,7 +1,5 @@
-"""Files that go from host to host: what a session has received it serves to others, below a directory of its own, its
-store. A part of the session of an install, and for `sync` a program of its own.
-
-Python 3.6, standard library only."""
+"""Files that go from host to host: a session serves to others what it has received, below its own directory, its store.
+A part of an install's session, and for `sync` a program of its own."""
 
 import base64
 import hashlib

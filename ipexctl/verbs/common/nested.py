@@ -42,5 +42,4 @@ def advise_without_share(event: Event) -> Event:
     """Returns the event without the advice to share hosts: on busy ones nothing is measured."""
     if not (isinstance(event, e.HostFailed) and event.failure.code == "busy" and isinstance(event.failure.hint, Hint)):
         return event
-    hint = Hint(event.failure.hint.words, "wait for it")
-    return replace(event, failure=replace(event.failure, hint=hint))
+    return replace(event, failure=replace(event.failure, hint=Hint(event.failure.hint.words, "wait for it")))

@@ -96,8 +96,7 @@ def doctor(
     place = list_flags(inventory, task.venv)
     findings = tuple(replace(each, fix=complete_hint(each.fix, place)) for each in run_checks(cluster, catalogue, hits))
     answer = _make_answer(cluster, findings, network)
-    changes = tuple(fixed) if task.fix else None
-    answer = replace(answer, imports=problems or None, speed=speeds, fixed=changes)
+    answer = replace(answer, imports=problems or None, speed=speeds, fixed=tuple(fixed) if task.fix else None)
     save_doctor_record(context.state, answer, context.clock(), context.masker)
     if alone and any(fact.installed for fact in cluster.facts.values()):
         yield from name_wins(read_data("tuning.toml"), cluster.facts, Run(script=""))
@@ -144,8 +143,8 @@ def check_recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = 
     for name in texts:
         yield FactsRead(name, facts[name]) if name in facts else HostFailed(failures[name])
     cluster = Cluster(inventory, facts, failures, load_releases(), live=False)
-    answer = _make_answer(cluster, run_checks(cluster, load_catalogue()), ConnectivityReport())
-    yield from _report(cluster, answer)
+    findings = run_checks(cluster, load_catalogue())
+    yield from _report(cluster, _make_answer(cluster, findings, ConnectivityReport()))
 
 
 def load_catalogue() -> Catalogue:
@@ -158,9 +157,8 @@ def _report(cluster: Cluster, answer: answers.DoctorAnswer, failed: Sequence[Fai
     findings = [finding for finding in answer.findings if not set(finding.hosts) <= cluster.failures.keys()]
     for finding in findings:
         yield FindingReported(finding)
-    causes = [failure.kind.exit for failure in (*cluster.failures.values(), *failed)]
-    causes += [Kind.STEP.exit for finding in findings if finding.level == "error"]
-    yield from finish_verb("doctor", answer, choose_exit(causes))
+    errors = [Exit.STEP for finding in findings if finding.level == "error"]
+    yield from finish_verb("doctor", answer, choose_exit([*cluster.failures.values(), *failed, *errors]))
 
 
 def _make_answer(cluster: Cluster, findings: tuple[Finding, ...], network: ConnectivityReport) -> answers.DoctorAnswer:

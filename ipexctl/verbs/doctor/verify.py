@@ -21,5 +21,5 @@ def verify(venv: str | None, inventory: Inventory, context: Context) -> Workflow
     markers = {name: fact.installed.marker for name, fact in facts.items() if fact.installed}
     hosts = (VerifiedHost(name, it.id if it else None, it.stack if it else None) for name, it in markers.items())
     answer = VerifyAnswer(tuple(hosts), {failure.host: failure.what for failure in failures})
-    yield from finish_verb("verify", answer, choose_exit([failure.kind.exit for failure in failures]))
+    yield from finish_verb("verify", answer, choose_exit(failures))
     return answer

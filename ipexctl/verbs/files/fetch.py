@@ -12,14 +12,14 @@ from ipexctl.act.transfer.send import ProgressReporter
 from ipexctl.decide import parsing
 from ipexctl.decide.planning import fetch as planning
 from ipexctl.decide.planning.fetch import Listing, RemoteFile
-from ipexctl.decide.planning.ignore import Ignored, compile_ignore
+from ipexctl.decide.planning.ignore import compile_ignore
 from ipexctl.decide.planning.sync import choose_destination, find_invalid_destinations, find_path_fault
 from ipexctl.model.answers.files import FailedTransfer, FetchAnswer, FetchedHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, choose_exit
-from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, Started, StepEnded, Workflow
+from ipexctl.model.events import HostFailed, Message, Planned, Started, StepEnded, Workflow, finish_verb
 from ipexctl.model.hosts import Host, Inventory, Link, LinkError
 from ipexctl.model.tasks import Fetch
-from ipexctl.model.text import format_size, parse_integer, pluralize, printable
+from ipexctl.model.text import parse_integer, pluralize, printable
 from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.files.project import find_project
 
@@ -49,13 +49,14 @@ def fetch(
     if invalid := [*invalid, *find_invalid_destinations(destinations)]:
         raise UsageError("fetch has invalid paths", reasons=invalid)
     patterns = [planning.anchor_pattern(pattern) for pattern in task.paths]
-    ignored, folds = compile_ignore(task.exclude), receive.is_case_insensitive(into)
+    folds = receive.is_case_insensitive(into)
+    parse = partial(planning.parse_listing, ignored=compile_ignore(task.exclude), folds=folds)
     what = f"{planning.format_names(task.paths)} of {pluralize(len(hosts), 'host')} into {printable(task.into, 200)}"
     yield Started("fetch", what, tuple(host.name for host in hosts), selection_flags=list_flags(inventory, None))
 
     listings, failures = yield from run_on_hosts(
         context, hosts, "list files",
-        lambda link, _: _list_files(link, destinations[link.host.name], patterns, ignored, folds=folds),
+        lambda link, _: receive.list_files(link, destinations[link.host.name], patterns, parse),
     )  # fmt: skip
     if links := sorted({link for listing in listings.values() for link in listing.links}):
         yield Message(f"links below a directory are not followed: {planning.format_names(links)}")
@@ -76,10 +77,9 @@ def fetch(
             continue
         hint = advise("exec", "--", "ls", place, text=f"{_WHERE}; what is there:") if len(places) == 1 else _WHERE
         yield HostFailed(Failure("", Kind.STEP, what, hint, "missing"))
-    need, free = sum(plan.size for plan in plans.values()), receive.measure_free_space(into)
-    if need > free and not dry:
-        what = f"no space left on this machine: need {format_size(need)}, {format_size(free)} free in {into}"
-        full = {name: Failure(name, Kind.RECORD, what, code="no-space") for name, plan in plans.items() if plan.items}
+    lack = receive.describe_lack(into, sum(plan.size for plan in plans.values()))
+    if lack and not dry:
+        full = {name: Failure(name, Kind.RECORD, lack, code="no-space") for name, plan in plans.items() if plan.items}
         yield from map(HostFailed, full.values())
         failures |= full
     elif not dry:
@@ -95,8 +95,8 @@ def fetch(
         else:
             plan = plans[name]
             answers.append(FetchedHost(name, str(into / name), len(plan.items), plan.size, plan.unchanged))
-    yield Answer(FetchAnswer(dry, tuple(answers), plan_text if dry else None))
-    yield Ended("fetch", choose_exit([failure.kind.exit for failure in failures.values()] + [Exit.STEP] * len(missing)))
+    answer = FetchAnswer(dry, tuple(answers), plan_text if dry else None)
+    yield from finish_verb("fetch", answer, choose_exit([*failures.values(), *[Exit.STEP] * len(missing)]))
 
 
 def _fetch_files(
@@ -132,9 +132,7 @@ def _fetch_files(
         except UnsafePathError as why:
             return Failure(host, Kind.RECORD, str(why), code="not-stored")
         progress.report(always=True)
-        listing = _list_files(link, plan.path, patterns, compile_ignore(()))
-        if isinstance(listing, Failure):
-            return listing
+        listing = receive.list_files(link, plan.path, patterns, planning.parse_listing)
         current = {item.local: (item.size, item.mtime) for item in listing.items}
         for item in plan.items:
             if current.get(item.local) != (item.size, item.mtime):
@@ -174,15 +172,6 @@ def _fetch_tar(
         if written != size:
             raise LinkError(Failure(link.host.name, Kind.STEP, "the file stream is incomplete", code="damaged"))
     return list(missing.values())
-
-
-def _list_files(
-    link: Link, where: str, patterns: Sequence[str], ignored: Ignored, *, folds: bool = False
-) -> Listing | Failure:
-    try:
-        return planning.parse_listing(receive.list_files(link, where, patterns), ignored, folds=folds)
-    except ValueError:
-        return Failure(link.host.name, Kind.STEP, "malformed file list from the host", code="malformed")
 
 
 def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], context: Context) -> list[Host]:

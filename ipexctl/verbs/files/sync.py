@@ -16,17 +16,7 @@ from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
 from ipexctl.model import tasks
 from ipexctl.model.answers.files import FailedTransfer, SyncAnswer, SyncedHost
 from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit
-from ipexctl.model.events import (
-    Answer,
-    Ended,
-    FilesLeftOut,
-    HostFailed,
-    Message,
-    Planned,
-    StepEnded,
-    Workflow,
-    finish_verb,
-)
+from ipexctl.model.events import FilesLeftOut, HostFailed, Message, Planned, StepEnded, Workflow, finish_verb
 from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Host, Inventory, Link
 from ipexctl.model.hub import parse_hub_reference
@@ -163,8 +153,8 @@ def _copy(
         else:
             plan = plans[name]
             answers.append(SyncedHost(name, result, not plan.is_empty, plan.files, plan.size, len(plan.to_delete)))
-    yield Answer(SyncAnswer(dry, tuple(answers), plan_text if dry else None))
-    yield Ended("sync", choose_exit([failure.kind.exit for failure in failures.values()]))
+    answer = SyncAnswer(dry, tuple(answers), plan_text if dry else None)
+    yield from finish_verb("sync", answer, choose_exit(failures.values()))
     return done
 
 

@@ -12,7 +12,7 @@ from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.planning.sync import parse_remote_tree
 from ipexctl.model.answers.hosts import UsageAnswer, UsedPlace
 from ipexctl.model.errors import Failure, Hint, Kind, UsageError, advise, choose_exit, complete_hint
-from ipexctl.model.events import Answer, Ended, Message, Workflow
+from ipexctl.model.events import Message, Workflow, finish_verb
 from ipexctl.model.hosts import Inventory, Link, LinkError
 from ipexctl.model.text import fold_names, format_size, group_pairs, parse_integer, printable
 from ipexctl.protocol.paths import MANIFEST, RUNS, STATE
@@ -74,8 +74,8 @@ def show_usage(
     removes = dry and any(place.removed for place in places)
     advice = advise("du", "--prune", "--older-than", older_than or "", "--yes")
     command = complete_hint(advice, list_flags(inventory, None)) if removes else None
-    yield Answer(UsageAnswer(tuple(found), tuple(places), (dry or None) if older_than else None, command))
-    yield Ended("du", choose_exit([failure.kind.exit for failure in failures.values()]))
+    answer = UsageAnswer(tuple(found), tuple(places), (dry or None) if older_than else None, command)
+    yield from finish_verb("du", answer, choose_exit(failures.values()))
 
 
 def describe_uv_cache(sizes: Mapping[str, int]) -> Hint | None:

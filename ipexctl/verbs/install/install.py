@@ -431,5 +431,5 @@ def _report_result(job: InstallJob, steps: planning.Plan, outcome: InstallOutcom
 
 
 def _end(answer: InstallAnswer, failed: Mapping[str, Failure]) -> Workflow[InstallAnswer]:
-    yield from events.finish_verb("install", answer, choose_exit([failure.kind.exit for failure in failed.values()]))
+    yield from events.finish_verb("install", answer, choose_exit(failed.values()))
     return answer

@@ -6,8 +6,8 @@ from ipexctl.act.context import Context
 from ipexctl.decide.releases.listing import format_releases, list_releases
 from ipexctl.decide.releases.resolve import explain_request, resolve_stack
 from ipexctl.model.answers.install import StacksAnswer, StacksWhyAnswer
-from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Ended, Started, Workflow, finish_verb
+from ipexctl.model.errors import UsageError
+from ipexctl.model.events import Started, Workflow, finish_verb
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.stack import StackRequest
@@ -42,5 +42,5 @@ def stacks_why(wish: StackRequest) -> Workflow[None]:
         hint = refusal.hint
     reasons = explain_request(wish, rows)
     lines = [*reasons, *([f"hint: {hint}"] if hint else [])]
-    yield Answer(StacksWhyAnswer(name is not None, name, tuple(reasons), hint, "\n".join(lines)))
-    yield Ended("stacks why", Exit.OK)
+    answer = StacksWhyAnswer(name is not None, name, tuple(reasons), hint, "\n".join(lines))
+    yield from finish_verb("stacks why", answer)

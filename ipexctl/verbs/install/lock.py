@@ -54,8 +54,7 @@ def read_sources(task: Install, context: Context) -> Sources:
             raise UsageError(f"{printable(url, 200)} is no URL: {error}", exit=Exit.INPUT) from None
     environ, limits = context.environ, context.limits
     if task.wheels:
-        folder = str(Path(task.wheels).absolute())
-        return Sources(find_links=(folder,), no_index=True, environ=environ, limits=limits)
+        return Sources(find_links=(str(Path(task.wheels).absolute()),), no_index=True, environ=environ, limits=limits)
     pip = read_pip_settings(environ)
     own = any(environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"))
     return replace(
@@ -180,8 +179,7 @@ def load_or_create_lock(request: LockRequest) -> Workflow[tuple[Stack, Lock]]:
     except UsageError as error:
         if not request.may_use_gloo(error):
             raise
-        gloo = replace(request, stack=replace_impi_by_gloo(stack, _NO_MPI4PY))
-        lock = yield from _create_lock(gloo)
+        lock = yield from _create_lock(replace(request, stack=replace_impi_by_gloo(stack, _NO_MPI4PY)))
         # Saved for the original request: the next install of it needs no index.
         packages.forget_lock(cache, lock)
         lock = replace(lock, inputs=request.inputs)
@@ -283,8 +281,7 @@ def resolve_available(
         indexes = [index for index in table.indexes.values() if index.name != "torch-cpu"]
         sources, down = _add_answering_indexes(indexes, sources)
     usable = f"{_BINDING}<={stack.release.oneccl}"  # a newer one, as Intel has for GPUs, does not hide it
-    offered = packages.find_newest_versions(packages.find_uv(), [usable], lock.target, sources)
-    newest = offered.get(_BINDING, "")
+    newest = packages.find_newest_versions(packages.find_uv(), [usable], lock.target, sources).get(_BINDING, "")
     urls = [index.url for index in down]
     own = [index.url for index in stack.indexes if index.url in urls]
     why = f"its index does not answer: {own[0]}" if own else f"no package index in use has its {_BINDING}"

@@ -9,7 +9,7 @@ from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.model.answers.install import UninstallAnswer
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.errors import Failure, Kind, advise, choose_exit
-from ipexctl.model.events import Answer, Ended, HostFailed, Message, Planned, Progress, StepOutcome, Workflow
+from ipexctl.model.events import HostFailed, Message, Planned, Progress, StepOutcome, Workflow, finish_verb
 from ipexctl.model.hosts import Command, Host, Inventory, Link
 from ipexctl.model.tasks import Uninstall
 from ipexctl.model.text import fold_names, group_pairs, join_names, parse_integer, pluralize, printable
@@ -55,8 +55,7 @@ def uninstall(task: Uninstall, inventory: Inventory, context: Context, *, dry: b
     if not dry and any(name not in failed for name in installed):
         yield from _report_cache(context, [host for host in inventory if host.name in installed])
     done = UninstallAnswer(changed, {name: failure.what for name, failure in failed.items()})
-    yield Answer(DryRun(plan) if dry else done)
-    yield Ended("uninstall", choose_exit([failure.kind.exit for failure in failed.values()]))
+    yield from finish_verb("uninstall", DryRun(plan) if dry else done, choose_exit(failed.values()))
 
 
 def _report_cache(context: Context, hosts: Sequence[Host]) -> Workflow[None]:

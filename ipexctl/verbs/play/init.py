@@ -78,7 +78,7 @@ def init(
     _check_answers(answers, target, scripts, ask)
     yield make_started("init", pluralize(len(inventory), "host"), inventory)
     facts, failures = yield from probe_hosts(inventory, context)
-    end = Ended("init", choose_exit([failure.kind.exit for failure in failures.values()]))
+    end = Ended("init", choose_exit(failures.values()))
     if not facts:
         yield Message("no file was written: no host could be probed", "warning", code="not-written")
         yield end
@@ -113,8 +113,7 @@ def init(
             path.parent.mkdir(parents=True, exist_ok=True)
             write_private_file(path, body.encode(), 0o644)
     for host in failures:
-        what = f"{host} is in the hostfile although it could not be probed"
-        yield Message(what, "warning", code="unreachable")
+        yield Message(f"{host} is in the hostfile although it could not be probed", "warning", code="unreachable")
     shown = _shorten_path(target.playbook)
     check, play = advise("play", shown, "--check"), advise("play", shown)
     ranks = f"{answers.ppn} on each of {pluralize(len(inventory), 'host')}"

@@ -87,8 +87,7 @@ def play(book: Play, inventory: Inventory, context: Context, options: PlayOption
     steps = keep_excluded(tuple(map(expand_step_paths, options.select_steps(book))))
     chosen = [_limit_hosts(step, inventory) for step in steps]
     if errors := [*find_errors(steps)]:
-        what = f"{printable(book.source, 300)}: {pluralize(len(errors), 'error')}"
-        raise UsageError(what, reasons=errors)
+        raise UsageError(f"{printable(book.source, 300)}: {pluralize(len(errors), 'error')}", reasons=errors)
     requested = tuple(host.name for host in options.limit_hosts(inventory))
     yield e.Started("play", book.name or book.source, requested, selection_flags=list_flags(inventory, None))
     for warning in book.warnings:
@@ -117,8 +116,8 @@ def play(book: Play, inventory: Inventory, context: Context, options: PlayOption
         left = [step for step, row in zip(steps, rows, strict=True) if row.exit is not Exit.OK]
         again = play_schedule.format_repetition(options.command, options.start_at, left)
     name, dry = book.name or book.source, options.dry or None
-    yield e.Answer(PlayAnswer(name, tuple(rows), state.changed, state.lost, dry, again))
-    yield e.Ended("play", choose_exit(codes))
+    answer = PlayAnswer(name, tuple(rows), state.changed, state.lost, dry, again)
+    yield from e.finish_verb("play", answer, choose_exit(codes))
     return choose_exit(codes)
 
 
@@ -288,7 +287,7 @@ def _filter_by_facts(
     codes: list[Exit] = []
     if unprobed:
         facts, failures = yield from probe_hosts(Inventory(tuple(unprobed), hosts.source), state.context)
-        codes = [failure.kind.exit for failure in failures.values()]
+        codes = [choose_exit(failures.values())] if failures else []
         state.lost |= dict.fromkeys(failures, f"failed before {step.title}")
         state.facts |= facts
     matching: list[Host] = []

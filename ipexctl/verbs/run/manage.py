@@ -34,8 +34,7 @@ def ps(inventory: Inventory, context: Context) -> e.Workflow[None]:
     if survey.removable:
         text = advise("stop", "--orphans", text="some hosts keep directories of runs that are over:")
         yield e.Message(text, "warning", code="orphans")
-    doubtful = any(run.has_lost_others for run in survey.runs)
-    records = list_records(context.state / "runs") if doubtful else {}
+    records = list_records(context.state / "runs") if any(run.has_lost_others for run in survey.runs) else {}
     runs = tuple(_describe_run(add_saved_end(run, records)) for run in survey.runs)
     yield from e.finish_verb("ps", PsAnswer(runs, survey.orphans, inventory.names, survey.unreachable))
 

@@ -33,8 +33,7 @@ class PageSink:
             from ipexctl.verbs.common.pages import find_doctor_record, write_page
 
             saved = find_doctor_record(self._saved, self._state.run.hosts, self._state.at)
-            page = build_page(self._state, report, saved, self._known)
-            write_page(self._directory / PAGE, render_run(page))
+            write_page(self._directory / PAGE, render_run(build_page(self._state, report, saved, self._known)))
         except Exception as error:
             _log.debug("the run's page could not be made", exc_info=error)
             why = printable(str(error), 200) or type(error).__name__

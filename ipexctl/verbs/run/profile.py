@@ -11,7 +11,6 @@ from ipexctl.act.transfer import receive
 from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError
 from ipexctl.decide.planning import fetch as planning
 from ipexctl.decide.planning.fetch import RemoteFile
-from ipexctl.decide.planning.ignore import compile_ignore
 from ipexctl.decide.profile import merge
 from ipexctl.decide.profile.steps import RecordedSteps, parse_profile_steps, parse_recorded_steps
 from ipexctl.decide.profile.traces import TraceError, parse_kernels, parse_trace
@@ -20,7 +19,7 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import HostFailed, Message, Started, Workflow, finish_verb
 from ipexctl.model.hosts import Link
 from ipexctl.model.profile import Profile, UnprofiledRank
-from ipexctl.model.text import format_size, pluralize
+from ipexctl.model.text import pluralize
 from ipexctl.protocol import hooks
 from ipexctl.store.private_files import describe_error
 from ipexctl.store.record import list_saved_runs
@@ -67,23 +66,16 @@ def fetch_profile(watcher: RunWatcher) -> Workflow[Path | None]:
 
 def _fetch_host(link: Link, directory: str, into: Path, name: str, ranks: set[int]) -> str | Failure:
     """Returns the files of one host into ``into/name``."""
-    try:
-        listing = planning.parse_listing(
-            receive.list_files(link, directory, [f"./{hooks.PROFILE}"]), compile_ignore(())
-        )
-    except ValueError:
-        return Failure(name, Kind.STEP, "malformed file list from the host", code="malformed")
+    listing = receive.list_files(link, directory, [f"./{hooks.PROFILE}"], planning.parse_listing)
     items = {item.name: item for item in select_items(listing.items, ranks)}
     plan = planning.Listing(directory, tuple(items.values()))
-    if plan.size > (free := receive.measure_free_space(into)):
-        what = f"no space left on this machine: need {format_size(plan.size)}, {format_size(free)} free in {into}"
-        return Failure(name, Kind.RECORD, what, code="no-space")
+    if lack := receive.describe_lack(into, plan.size):
+        return Failure(name, Kind.RECORD, lack, code="no-space")
     try:
         with ResultsDir(into, name) as results:
             sizes = {item.name: item.size for item in items.values()}
             for file, _, chunks in receive.receive_files(link, directory, sizes) if sizes else ():
-                local = items[file].local
-                results.write_file(local, chunks, mtime=items[file].mtime, executable=False)
+                results.write_file(items[file].local, chunks, mtime=items[file].mtime, executable=False)
     except UnsafePathError as why:
         return Failure(name, Kind.RECORD, str(why), code="not-stored")
     return plan.summary()

@@ -1,7 +1,6 @@
 """``ipexctl run``: probe the hosts, send the script, compute the launch, start it, watch it to its proved end.
 
-The run belongs to its keeper on the head, and this command watches it: Ctrl-C is an order to the keeper, a closed
-terminal is not."""
+The run belongs to its keeper on the head, which this command watches: Ctrl-C is an order, a closed terminal is not."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from ipexctl.act.context import Context
 from ipexctl.data import read_data
 from ipexctl.model.answers.run import EmitAnswer, RunPlanAnswer
 from ipexctl.model.errors import Exit
-from ipexctl.model.events import Answer, Ended, Message, Planned, Workflow, finish_verb
+from ipexctl.model.events import Ended, Message, Planned, Workflow, finish_verb
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import pluralize, printable
@@ -74,8 +73,8 @@ def _launch(prepared: "Prepared", context: Context) -> Workflow[None]:
     if request.emit:
         from ipexctl.decide.launch.emit import write_launch
 
-        yield Answer(EmitAnswer(write_launch(launch, request.emit, read_data("emit.j2")), launch.public()))
-        yield Ended("run", Exit.OK)
+        text = write_launch(launch, request.emit, read_data("emit.j2"))
+        yield from finish_verb("run", EmitAnswer(text, launch.public()))
         return
     yield Planned("run", str(launch), launch.public())
     for warning in launch.warnings:

@@ -101,8 +101,7 @@ def await_leader(run: DiscoveredRun, inventory: Inventory, context: Context) -> 
     for one that was parted from them, or as it is."""
     hosts = Inventory(tuple(inventory[name] for name in run.away), inventory.source)
     patience = min(2 * run.row.lease, _WAIT_LIMIT) + _TURNS_TIME
-    text = f"no host leads run {run.row.run} at this moment: one may within {patience:.0f} s"
-    yield Message(text, code=LEADERLESS)
+    yield Message(f"no host leads run {run.row.run} at this moment: one may within {patience:.0f} s", code=LEADERLESS)
     until = time.monotonic() + patience
     while time.monotonic() < until:
         survey = yield from run_nested(find_runs(hosts, context), lambda _: False)

@@ -427,8 +427,8 @@ class RunWatcher:
 
     def report_end(self, verb: str, detached: bool) -> e.Workflow[None]:
         reason = self.run_ended.reason if self.run_ended else None
-        yield e.Answer(RunAnswer(self.running.run, reason, detached, self.profiled, self.traces))
-        yield e.Ended(verb, self.exit)
+        answer = RunAnswer(self.running.run, reason, detached, self.profiled, self.traces)
+        yield from e.finish_verb(verb, answer, self.exit)
 
     def prove_ended(self, *, keep: bool = False) -> e.Workflow[None]:
         """Ends what is left of the run on every host and removes its directories; with ``keep`` the head's stays, which
