@@ -231,6 +231,10 @@ def _scan_tree(tree: ast.Module, known: Sequence[MigrationRule], nodes: Iterable
             names[local] = target
     visited: set[int] = set()  # parts of a longer dotted name that was looked at
     for node in ast.walk(tree):
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):  # what it is where there is no accelerator
+            firsts = [value.func for value in node.values[:-1] if isinstance(value, ast.Call)]
+            visited.update(id(call) for call in firsts if _get_name(call) == "current_accelerator")
+    for node in ast.walk(tree):
         if isinstance(node, ast.Attribute | ast.Name) and id(node) not in visited:
             base: ast.expr = node
             members: list[str] = []

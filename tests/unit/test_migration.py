@@ -415,6 +415,12 @@ def test_other_files_of_the_project_are_named_with_their_number_of_places(
     assert lines[-2:] == ["util/misc.py, which it imports, has 1 place", "util/data.py, which it imports, has 2 places"]
 
 
+def test_a_process_group_of_a_gpu_by_its_number_needs_one() -> None:
+    text = "import torch.distributed as dist\ndist.init_process_group('gloo', device_id=device)\n"
+    (use,) = migration.find_uses(text, "train.py", KNOWN, LaunchLines())
+    assert (use.line, use.name) == (2, "device_id=device")
+
+
 def test_an_accelerator_may_be_none_wherever_it_is_used() -> None:
     text = """\
 import torch
@@ -423,6 +429,7 @@ if not torch.accelerator.is_available():
 class Trainer:
     def __init__(self):
         self.acc = torch.accelerator.current_accelerator()
+        self.device = torch.accelerator.current_accelerator() or torch.device("cpu")
 """
     assert needs(text) == ""
     (use,) = migration.find_uses(text, "trainer.py", KNOWN, LaunchLines())
