@@ -72,19 +72,27 @@ def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = 
 
 
 def suggest_file(full: Path, path: Path) -> tuple[tuple[str, str] | None, str]:
-    """Returns ``path``, of a missing file, with that of the file beside it that has the most similar name, and the
-    question `` (did you mean …?)``; None and an empty text where none is similar."""
+    """Returns ``path``, of a missing file, with that of the file of the most similar names, and the question
+    `` (did you mean …?)``; None and an empty text where none is similar."""
     from difflib import get_close_matches
 
-    try:
-        names = [each.name for each in islice(full.parent.iterdir(), _COMPARED) if each.is_file()]
-    except OSError:
-        return None, ""
-    close = get_close_matches(path.name, names, n=1)
-    if not close:
-        return None, ""
-    similar = str(path.with_name(close[0]))
-    return (str(path), similar), f" (did you mean {printable(similar, 200)}?)"
+    directory, missing, similar = full.parent, [full.name], list[str]()
+    while not directory.is_dir() and directory.name:
+        missing.insert(0, directory.name)
+        directory = directory.parent
+    for number, name in enumerate(missing, 1):
+        is_kind = Path.is_file if number == len(missing) else Path.is_dir
+        try:
+            names = [each.name for each in islice(directory.iterdir(), _COMPARED) if is_kind(each)]
+        except OSError:
+            return None, ""
+        close = get_close_matches(name, names, n=1)
+        if not close:
+            return None, ""
+        similar += close
+        directory /= close[0]
+    meant = str(Path(*path.parts[: -len(missing)], *similar))
+    return (str(path), meant), f" (did you mean {printable(meant, 200)}?)"
 
 
 def expand_home(path: str, place: str = "") -> Path:

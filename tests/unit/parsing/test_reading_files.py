@@ -50,6 +50,9 @@ def test_a_mistyped_path_is_named_as_it_was_given(tmp_path: Path) -> None:
     assert refusal("hosts.tyop", tmp_path) == "hosts.tyop does not exist"
     (tmp_path / "hosts.typo").write_text("")
     assert refusal("hosts.tyop", tmp_path) == "hosts.tyop does not exist (did you mean hosts.typo?)"
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters/lab.yaml").write_text("")
+    assert refusal("clutsers/lab.yml", tmp_path) == "clutsers/lab.yml does not exist (did you mean clusters/lab.yaml?)"
     (tmp_path / "file").write_text("")
     assert "does not exist" in refusal("file/x", tmp_path)
     assert "does not exist" in refusal("a\0b", tmp_path)
