@@ -476,6 +476,14 @@ def test_a_crash_of_a_program_is_not_laid_to_the_packages_of_python() -> None:
         assert bool(diagnosis.command) == (suspect == "libraries")
 
 
+def test_what_a_run_is_known_as_stays_when_a_play_goes_on() -> None:
+    """Another step behind a run that crashed, or met a full disk, and may fail, was an internal error."""
+    full = end(1, 1, error="OSError: [Errno 28] No space left on device", room=("/mnt/ckpt", 0))
+    for failed in (end(1, None, signal=11), full):
+        events = done(failed, reason="rank")
+        assert diagnose([*events, e.Started("command", "echo", ("a",))]) == diagnose(events)
+
+
 def test_a_crash_whose_backtrace_names_its_line_needs_no_other_build() -> None:
     frames = "#2  0x7f1 in ???\n\tat ./signal/libc_sigaction.c:0\n#3  0x5e2 in heat\n\tat /home/u/heat.f90:30\n"
     output = e.Output(1, "b", "err", f"Backtrace for this error:\n{frames}".encode())

@@ -86,7 +86,8 @@ class _PageBuilder:
         self._restarts = [describe_restart(*pair) for pair in pairwise(run.attempts)]
         self._stalled = {id(stall): (frozenset(stall.event.ranks), frozenset(stall.odd)) for stall in stalls}
         first = run.attempts[0]
-        self._begun = min(self._convert(first.started.head, first.started.at, first.at), first.at)
+        begun = self._convert(first.started.head, first.started.at, first.at)
+        self._begun = min(max(begun, 0.0), first.at)  # a time of somebody else's record may be any number
         paces = ((rank, list_points(series)) for rank, series in run.figures.get("pace", {}).items() if series.count)
         self._paces = {rank: median(value for _, value in points) for rank, points in paces}
         self._slow = _find_slow_ranks(run, self._paces)

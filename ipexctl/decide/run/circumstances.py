@@ -14,7 +14,7 @@ from ipexctl.decide.run.command_line import list_options, make_command_with
 from ipexctl.model.errors import Hint, advise
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.reports import RankOutcome
-from ipexctl.model.run_state import RunState
+from ipexctl.model.run_state import RankState, RunState
 from ipexctl.model.text import format_size, join_names, printable
 
 _BACKTRACE_PLACE = re.compile(r"^#\d+ .*\s+at (?!\.\./)(?:.*/)?([^\s/]+:[1-9]\d*)$", re.MULTILINE)  # gfortran's
@@ -27,6 +27,12 @@ class _Failure(Record):
     state: RunState
     rank: RankOutcome  # that failed first
     words: Mapping[str, str]  # of its message
+
+    @property
+    def own(self) -> RankState:
+        """The rank in the run, after which a play may have another step."""
+        assert self.state.last_attempt is not None
+        return self.state.last_attempt.ranks[self.rank.rank]
 
 
 class _Shown(Record):
@@ -58,7 +64,7 @@ def _has_other_mpi(failure: _Failure) -> _Shown | None:
 
 
 def _is_no_python(failure: _Failure) -> _Shown | None:
-    stages = {each.stage for each in failure.state.ranks[failure.rank.rank].stages}
+    stages = {each.stage for each in failure.own.stages}
     return _Shown() if stages & {"program", "python"} == {"program"} else None
 
 
@@ -154,7 +160,7 @@ def _has_file_limit(failure: _Failure) -> _Shown | None:
 
 
 def _had_room(failure: _Failure) -> _Shown | None:
-    end = failure.state.ranks[failure.rank.rank].ended
+    end = failure.own.ended
     if end is None or not end.room:
         return None
     path, free = end.room  # where the doctor may not look

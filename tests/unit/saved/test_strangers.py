@@ -60,6 +60,10 @@ RECORDS: dict[str, list[Line | str]] = {
     "half a command": [STARTED, {"at": 1, "event": "host-failed", "failure": FAILURE}],
     "a run without ranks": [STARTED, {**RANK, "ranks": []}, ENDED],
     "a launch of no study": [STARTED, {**TRIED, "values": {}, "rates": {"pace": 1.0}}],
+    "a start before all time": [
+        STARTED, {**RANK, "host_time": -1e308, "title": "t"}, ENDED,
+        {"at": 2, "event": "launcher-output", "stream": "err", "data": "x\n"},
+    ],
     "rates beyond measure": [STUDY, *({**TRIED, "values": values, "rates": {"pace": rate}} for values, rate in RATES)],
     "a checkpoint of many digits": [
         STARTED, *({**RANK, "restart": at, "resumed": {"name": f"step-{'9' * 5000}"}} for at in (1, 2)),
