@@ -42,7 +42,11 @@ class _Judged(Record):
     @property
     def is_of_closed(self) -> bool:
         """Whether a socket of the script was closed by a process, which may have been a rank."""
-        return self.match is not None and self.match.known.code == _PEER_CLOSED
+        return self.code == _PEER_CLOSED
+
+    @property
+    def code(self) -> str:
+        return self.match.known.code if self.match else ""
 
     @property
     def named(self) -> str | None:
@@ -77,7 +81,7 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
     soon = [each for each in others if each.rank.at - first.rank.at < _CRASH_DELAY]
     named = [each for each in others if f"rank {each.rank.rank}" == first.named]  # it may have ended without a word
     if first.is_symptom or any(each.is_own for each in named):
-        missed = (each for each in named if not (each.is_symptom and each.named))
+        missed = (each for each in named if not (each.is_symptom and each.code == first.code))
         first = next(
             (each for each in others if each.is_own),
             next(missed, _find_silent_end(first, others) or _find_most_telling(errors, first, others)),
@@ -97,7 +101,10 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
         match = early or _match_late_rank(errors, first, ranks) or match
     elif match is None and not first.evidence.exceptions and first.rank.abort is None:
         known = (*(each.match for each in others if each is not first), launcher)
-        match = next((other for other in known if other and not other.known.symptom), None)
+        own = f"rank {first.rank.rank}"  # which the others missed: that explains nothing
+        match = next(
+            (other for other in known if other and not other.known.symptom and other.words.get("who") != own), None
+        )
     elif match is None:  # it may have failed on what MPI gave it of another collective
         matches = (each.match for each in others if each is not first)
         match = next((other for other in matches if other and other.known.code == _DIFFERENT_CALLS), None)

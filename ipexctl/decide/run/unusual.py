@@ -26,7 +26,9 @@ _BESIDE = {
     "in a process that it started": re.compile(r"Process \S.{0,100}:$"),  # of multiprocessing
     "": re.compile(r"Exception ignored (?:in|while)"),  # by a finalizer, mostly while Python ends
 }
-_TYPE = re.compile(r"(?!KeyboardInterrupt)[\w.]+(?:: |$)")  # of an exception, below its stack
+_TYPE = re.compile(
+    r"(?!asyncio\.exceptions\.Cancelled|KeyboardInterrupt)[\w.]+(?:: |$)"
+)  # of an exception, below its stack
 
 # What differs between lines that mean the same: time stamps, addresses, process and rank numbers of loggers.
 _VARIABLE = re.compile(

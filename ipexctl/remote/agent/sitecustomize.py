@@ -163,6 +163,9 @@ class Hooks(names.ModuleHooks):
 
         if sys.exit.__module__ == "sys":  # a script may have its own
             sys.exit = exit
+            builtins = __import__("builtins")
+            for name in {"exit", "quit"} & set(vars(builtins)):  # of the module site, for a keyboard
+                setattr(builtins, name, exit)
 
     def hook_threads(self, module: "Any") -> None:
         """An exception that ends a thread ends nothing else, and those who wait for the thread wait for ever."""

@@ -133,6 +133,13 @@ def test_an_exit_is_kept_with_its_line_and_what_the_script_handled(
     assert ("distributed_c10d.py" in record.get("traceback", "")) == bool(status)
 
 
+@pytest.mark.parametrize("name", ["exit", "quit"])
+def test_an_exit_of_a_keyboard_is_kept_as_that_of_sys(tmp_path: Path, name: str) -> None:
+    assert run_with_hooks(tmp_path, EXITS.format(3).replace("sys.exit", name)).returncode == 3
+    record = json.loads(next((tmp_path / "run/ranks").glob("3.*.error")).read_text())
+    assert (record["status"], record["exit_line"]) == (3, f"{tmp_path}/rank.py:8")
+
+
 def test_an_exit_is_kept_whoever_collects_at_the_end(tmp_path: Path) -> None:
     """torch.compile prints its times then, by a table of tabulate where that is installed."""
     collects = "import atexit, gc\natexit.register(lambda: gc.collect())\n"
