@@ -402,6 +402,8 @@ def _explain_place(frames: Stack, text: str) -> Iterator[str]:
     if frames[0].file == _EXTENSION_LOCK:
         yield "waiting for the lock of an extension of torch, which another process compiles"
         yield f"if none does, a killed one left it behind: remove {_LOCK_PLACES}"
+    elif frames[0].file.startswith("filelock/"):
+        yield "waiting for a file lock, which another process holds while it compiles, downloads or prepares data"
     elif any(_COMPILER.search(frame.file) for frame in frames):
         yield "torch.compile compiles, which takes minutes where cores are few"
     elif _has_ended(frames):

@@ -25,7 +25,7 @@ from ipexctl.model.text import printable
 
 ReadErrors = Callable[[], KnownErrors]
 _TAIL_LINES = 20
-_LAST_WORDS = 5.0  # seconds before the end of a rank in which an exception that it wrote may be why it ended
+_LAST_WORDS = 3.0  # seconds before the end of a rank in which an exception that it wrote may be why it ended
 # AddressSanitizer's picture of the memory, below what it has found
 _SHADOW = re.compile(rb"^Shadow bytes around.*\n(?:.*\n)*?Shadow byte legend.*\n(?:  .*\n?)*", re.MULTILINE)
 _NO_COMMAND = e.Started("", "", ())

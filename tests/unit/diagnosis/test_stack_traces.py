@@ -139,6 +139,8 @@ ENDED = "the script has ended, and its process waits for"
         (["lib/python3.11/threading.py", 320, "wait",
           "lib/python3.11/site-packages/torch/_inductor/async_compile.py", 818, "wait",
           "home/u/train.py", 9, "<module>"], "torch.compile compiles, which takes minutes where cores are few"),
+        (["lib/python3.11/site-packages/filelock/_api.py", 344, "acquire", "home/u/train.py", 9, "<module>"],
+         "waiting for a file lock, which another process holds while it compiles, downloads or prepares data"),
         (["lib/python3.11/threading.py", 320, "wait", "home/u/train.py", 9, "<module>"], ""),
         (["lib/python3.11/subprocess.py", 1, "wait", "lib/python3.11/multiprocessing/process.py", 108, "run"], ""),
         ([*["lib/python3.11/copy.py", 1, "deepcopy"] * 100], ""),
