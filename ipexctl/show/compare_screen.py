@@ -50,7 +50,7 @@ def name_columns(count: int) -> list[str]:
 
 def _make_table(letters: Sequence[str], groups: Sequence[tuple[str, Sequence[tuple[str, ...]]]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
-    table.add_column(groups[0][0] if len(groups) == 1 else "what differs", no_wrap=True)
+    table.add_column(text(groups[0][0] if len(groups) == 1 else "what differs"), no_wrap=True)
     for letter in letters:
         table.add_column(letter, overflow="fold")
     for name, rows in groups:

@@ -194,5 +194,5 @@ def count_cells(text: str) -> int:
 
 def draw_bar(value: float, most: float, width: int) -> str:
     """Returns a bar with ``width`` cells for ``most``, and at least the thinnest one; none where nothing is above 0."""
-    eighths = max(1, round(8 * width * value / most)) if most > 0 else 0
+    eighths = max(1, round(8 * width * min(max(value / most, 0.0), 1.0))) if most > 0 else 0
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()

@@ -91,7 +91,7 @@ def _choose_bar(every: Iterable[list[str]], room: int) -> int:
 
 def _draw_bar(host: HostState, cells: int) -> Text:
     """What is done in heavy cells, what is left in light ones: they differ without colours, and in ASCII."""
-    heavy = cells * min(host.at.done, host.at.total) // host.at.total
+    heavy = cells * max(min(host.at.done, host.at.total), 0) // host.at.total
     return text("━" * heavy, ("─" * (cells - heavy), QUIET))
 
 

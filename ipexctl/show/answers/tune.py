@@ -56,7 +56,7 @@ def draw_launches(width: int, launches: Sequence[TriedLaunch], most: int = _MOST
         if row.ratio is None:
             yield make_row(("✗ ", BAD), f"{name} ", remark)
             continue
-        bar = "━" * max(round(room * (row.ratio / best)), 1)
+        bar = "━" * max(round(room * max(row.ratio / best, 0.0)), 1)
         yield make_row(f"  {name} ", (f"{bar:<{room}} ", GOOD if row.ratio > 1.0 else QUIET), remark)
     if more := len(rows[most:]):
         yield make_row((f"  … and {more} more, on the page and in --json", QUIET))

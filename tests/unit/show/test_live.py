@@ -147,6 +147,12 @@ def test_no_host_is_done_before_the_verb_is_and_work_on_this_machine_has_a_name(
     assert lines[-1] == "2 of 2 hosts done"
 
 
+def test_a_host_that_is_back_behind_its_beginning_has_an_empty_bar() -> None:
+    """One of 2^62 cells was an internal error."""
+    events = [e.Started("install", "t", ("a",)), e.Progress("a", "send", -(1 << 62), 1)]
+    assert "━" not in "".join(drawn(watch(streams.stamp(events))))
+
+
 def test_the_screen_tells_which_step_it_is_how_fast_and_who_waits_and_marks_only_what_is_done() -> None:
     events: list[Event] = [
         e.Started("install", "torch 2.8.0", ("a", "b", "c")),

@@ -27,6 +27,11 @@ def test_host_names_are_folded_as_hostfiles_write_them(names: list[str], folded:
     assert phrases.format_hosts(names) == folded
 
 
+@pytest.mark.parametrize(("value", "most"), [(1e308, 1e308), (float("inf"), 1e308), (-1e308, 1e-308)])
+def test_no_number_makes_a_bar_longer_than_its_room(value: float, most: float) -> None:
+    assert phrases.draw_bar(value, most, 8) in ("█" * 8, "▏")
+
+
 def test_sizes_and_times_are_short() -> None:
     assert [format_size(n) for n in (0, 999, 1200, 884 << 20, 1_288_490_189)] == [
         "0 B",

@@ -20,14 +20,16 @@ from ipexctl.model.answers.install import InstallAnswer, VerifiedHost, VerifyAns
 from ipexctl.model.answers.manage import PsAnswer
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand, PlayAnswer, PlayedStep
-from ipexctl.model.answers.saved import ReportAnswer, RunsAnswer
+from ipexctl.model.answers.saved import CompareAnswer, ReportAnswer, RunDifference, RunsAnswer
 from ipexctl.model.answers.tools import AccelerateAnswer
+from ipexctl.model.answers.tune import TriedLaunch
 from ipexctl.model.errors import Exit, Failure, Kind, advise
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
 from ipexctl.model.reports import Diagnosis, Finding, LostOutput, OutOfMemory, RankOutcome, SeparateWorlds
 from ipexctl.show import screens, typeset
 from ipexctl.show.answers.play import format_recap
+from ipexctl.show.answers.tune import draw_launches
 from ipexctl.show.pending_failures import select_unexplained
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.run_screen import _draw_ranks
@@ -437,6 +439,15 @@ def test_long_texts_and_many_columns_of_somebody_elses_record_take_no_time() -> 
     assert drawn(typeset.format_hint("ab " * (1 << 18)), 80).count("ab") == 1 << 18
     assert len(drawn(screens.format_answer(UnknownAnswer({"x": [{f"k{n}": n} for n in range(5000)]})), 80)) > 5000
     assert time.process_time() - begun < 4
+
+
+def test_answers_of_somebody_elses_record_neither_fail_nor_steer_the_terminal() -> None:
+    """An escape sequence headed a comparison raw; the others were internal errors."""
+    differs = RunDifference("\x1b]0;x\x07", "n", ())
+    assert "\x1b" not in drawn(screens.format_answer(CompareAnswer((), (differs,), ())), 80)
+    assert drawn(screens.format_answer(DryRun("the plan", dry=False)), 80) == "the plan"
+    tried = [TriedLaunch("a", {}, 1, None, ratio, None, None, False, "", "") for ratio in (1e308, -1e308)]
+    assert drawn([*draw_launches(80, tried)], 80).count("a") == 2
 
 
 def test_the_story_of_a_finding_is_broken_anew_at_each_width() -> None:
