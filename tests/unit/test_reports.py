@@ -494,6 +494,12 @@ def test_a_crash_whose_backtrace_names_its_line_needs_no_other_build() -> None:
         assert diagnosis.fix.startswith(fix)
 
 
+def test_a_process_of_a_rank_that_crashed_needs_no_memory() -> None:
+    for name, said in (("SEGV", "native code"), ("KILL", "was killed")):
+        error = f"torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIG{name}"
+        assert said in diagnose(done(end(1, 1, error=error), reason="rank")).title
+
+
 def test_a_collective_in_a_finally_is_explained_by_the_exception_that_led_there() -> None:
     error = "impi_torch._launch.ImpiError: impi: the ranks called different collectives: barrier #2 on rank 1, bcast #2"
     before = "KeyError: 'x'\n\nDuring handling of the above exception, another exception occurred:\n\n"

@@ -73,6 +73,10 @@ def _has_backtrace(failure: _Failure) -> _Shown | None:
     return _Shown({"place": place[1]}) if place and _is_no_python(failure) else None
 
 
+def _is_child_crash(failure: _Failure) -> _Shown | None:
+    return _Shown() if {"SEGV", "ABRT", "BUS", "ILL", "FPE"} & set(failure.words.values()) else None
+
+
 def _was_handling(failure: _Failure) -> _Shown | None:
     handled = _HANDLED.search(failure.rank.traceback)
     return _Shown({"handled": printable(handled[1], 120)}) if handled else None
@@ -178,6 +182,7 @@ def _had_room_before(failure: _Failure) -> _Shown | None:
 CIRCUMSTANCES: Mapping[str, Callable[[_Failure], _Shown | None]] = {
     "without-launcher": _is_without_launcher,
     "other-mpi": _has_other_mpi,
+    "crashed": _is_child_crash,
     "handling": _was_handling,
     "recursion": _is_recursive,
     "backtrace": _has_backtrace,
