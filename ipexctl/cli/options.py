@@ -29,11 +29,7 @@ class HostFlags(Fields):
         None, "Names (a,b,node[01-16]) without a hostfile, or slurm, pbs, lsf for a job's hosts.", "Hosts", "LIST"
     )
     limit: str | None = flag(
-        None,
-        "Hosts to use, by names, groups, globs, ranges, !exclusions or @failed (default: all).",
-        "Hosts",
-        "LIST",
-        names=("-l",),
+        None, "Hosts: names, groups, globs, ranges, !excluded, @failed (default: all).", "Hosts", "LIST", names=("-l",)
     )
 
 
@@ -43,17 +39,12 @@ class OutputFlags(Fields):
         "auto", "Format: live (a terminal's default), plain, or json, one object per event.", "Output", names=("-o",)
     )
     verbose: int = advanced_flag(
-        0,
-        "Print each command executed on a host to standard error; -vv: all of debug.log (default: warnings).",
-        "Output",
-        names=("-v",),
+        0, "Print each host's commands to stderr; -vv: all of debug.log (default: warnings).", "Output", names=("-v",)
     )
 
 
 class ConnectionFlags(Fields):
-    accept_new_host_keys: bool = advanced_flag(
-        False, "Record the keys of hosts that are not in known_hosts.", "Connection"
-    )
+    accept_new_host_keys: bool = advanced_flag(False, "Record keys of hosts that are not in known_hosts.", "Connection")
     connect_timeout: float = advanced_flag(10.0, "Seconds to connect and log in.", "Connection", ge=0.1)
     forks: int = advanced_flag(32, "Hosts to work on at once.", "Connection", ge=1)
     ask_pass: bool = advanced_flag(False, "Ask for the passphrase of an identity file.", "Connection")
@@ -67,9 +58,7 @@ class DryRunFlags(Fields):
 
 class DoctorFlags(Fields):
     files: tuple[str, ...] = flag((), "More saved probes, after --recorded.", argument=True)
-    verify: bool = flag(
-        False, "Check only that environments are still what install made; takes under a second.", "Checks"
-    )
+    verify: bool = flag(False, "Check only that environments are what install made; takes under a second.", "Checks")
 
 
 class RawFlags(Fields):
@@ -81,19 +70,14 @@ class RawFlags(Fields):
 class PageFlags(Fields):
     """Of commands that leave the page of a run in its record."""
 
-    report: bool = advanced_flag(
-        True, "Write the page of the run, report.html, into its record (default: yes).", "Output"
-    )
+    report: bool = advanced_flag(True, "Write the run's page, report.html, into its record (default: yes).", "Output")
 
 
 class NotifyFlags(Fields):
     """Of commands that take long."""
 
     notify: tuple[str, ...] = advanced_flag(
-        (),
-        "Command that gets JSON on standard input at start, stall, failure and end; repeatable.",
-        "Notifications",
-        "COMMAND",
+        (), "Command that gets JSON on stdin at start, stall, failure and end; repeatable.", "Notifications", "COMMAND"
     )
 
 
@@ -102,9 +86,7 @@ class RunFlags(NotifyFlags, RawFlags, DryRunFlags, PageFlags):
         None, "Print the launch for another program, start nothing: sh, sbatch, torchrun.", metavar="PROGRAM"
     )
     from_mpirun: str | None = advanced_flag(
-        None,
-        "Launch line to take options and script from: mpirun, torchrun, accelerate, deepspeed, srun, sbatch and more.",
-        metavar="LINE",
+        None, "Launch line for options and script: mpirun, torchrun, accelerate, srun, sbatch and more.", metavar="LINE"
     )
     label_hosts: bool = advanced_flag(False, "Print [rank host] before each line, in plain output.", "Output")
 
@@ -136,9 +118,7 @@ class PlayFlags(NotifyFlags, PageFlags):
     files: tuple[str, ...] = flag(
         (), "Playbook (YAML), or the name of a bundled one.", metavar="FILE | NAME | lint FILE...", argument=True
     )
-    tags: tuple[str, ...] = flag(
-        (), "Play only steps with one of these tags; repeatable.", "Steps", "TAG", names=("-t",)
-    )
+    tags: tuple[str, ...] = flag((), "Play only steps with one of the tags; repeatable.", "Steps", "TAG", names=("-t",))
     skip_tags: tuple[str, ...] = flag((), "Skip steps with this tag; repeatable.", "Steps", "TAG")
     start_at: str | None = flag(None, "Step to begin at (default: the first).", "Steps", "NAME")
     var: dict[str, str] = flag({}, "Variable of the playbook; repeatable.", "Steps", "NAME=VALUE")
@@ -155,9 +135,7 @@ class PlayFlags(NotifyFlags, PageFlags):
 class InitFlags(Fields):
     script: str | None = flag(None, "Script to train with (default: asked for).", argument=True)
     args: tuple[str, ...] = flag((), "Arguments of the script.", argument=True)
-    from_: str | None = flag(
-        None, "Accelerate's configuration or a hostfile to start from.", metavar="FILE", alias="from"
-    )
+    from_: str | None = flag(None, "Accelerate configuration or hostfile to start from.", metavar="FILE", alias="from")
     ppn: int | None = flag(None, "Ranks per host (default: asked for).", "Playbook", ge=1)
     backend: Backend | None = flag(None, "Collectives backend (default: asked for).", "Playbook")
     ipex: bool | None = flag(None, "Use IPEX, or stock torch (default: asked for).", "Playbook")
@@ -183,22 +161,16 @@ class AttachFlags(NotifyFlags, RawFlags, RunIdFlags, PageFlags):
 
 class StopFlags(RunIdFlags):
     kill: bool = flag(False, "Send SIGKILL at once.")
-    orphans: bool = flag(
-        False, "End processes that ended runs left behind; remove files of runs without a keeper, or all of RUN."
-    )
+    orphans: bool = flag(False, "End processes of ended runs; remove files of runs without a keeper, or all of RUN.")
 
 
 class LogsFlags(RunIdFlags):
     rank: str | None = flag(
         None, "Ranks to print, such as 3,5-7; one rank alone is printed byte for byte (default: all).", "Output", "LIST"
     )
-    stacks: bool = flag(
-        False, "Print where the ranks stand at this moment instead, as after a stall; the run goes on.", "Output"
-    )
+    stacks: bool = flag(False, "Print where the ranks stand now instead, as after a stall; the run goes on.", "Output")
     follow: bool = flag(False, "Follow the output to the end of the run; also -f.", "Output", names=("-F",))
-    output: Screen = advanced_flag(
-        "plain", "Format: live, plain, or json, one object per event.", "Output", names=("-o",)
-    )
+    output: Screen = advanced_flag("plain", "Format: live, plain, json (an object per event).", "Output", names=("-o",))
 
 
 class ProfileFlags(Fields):
@@ -212,18 +184,12 @@ class ReplayFlags(RawFlags, ProfileFlags):
         None, "Playback speed, such as 1 or 10 times that of the run (default: all at once).", "Replay", "N", ge=0.01
     )
     at: str | None = flag(
-        None,
-        "Time of the run to start playback at, such as 00:12:30; what came before is shown at once.",
-        "Replay",
-        "TIME",
+        None, "Time of the run to start playback at, such as 00:12:30; all before is shown at once.", "Replay", "TIME"
     )
 
 
 class OneHostFlags(Fields):
-    host: str = flag(
-        ..., "Host of the hostfile, or one that ssh knows.", argument=True,
-        example="node0",
-    )  # fmt: skip
+    host: str = flag(..., "Host of the hostfile, or one that ssh knows.", argument=True, example="node0")
 
 
 class ShellFlags(OneHostFlags):
@@ -232,15 +198,12 @@ class ShellFlags(OneHostFlags):
 
 class ForwardFlags(OneHostFlags):
     ports: str = flag(
-        ..., "Port on this machine, and the host's where it is another one.", metavar="PORT[:REMOTE]", argument=True,
-        example="6006",
-    )  # fmt: skip
+        ..., "Port here, and the host's where it is another.", metavar="PORT[:REMOTE]", argument=True, example="6006"
+    )
 
 
 class SavedRunFlags(Fields):
-    names: tuple[str, ...] = flag(
-        (), "Saved runs: last, names, or paths (default: all).", argument=True, metavar="RUN..."
-    )
+    names: tuple[str, ...] = flag((), "Saved runs: last, names, paths (default: all).", argument=True, metavar="RUN...")
     verb: str | None = flag(None, "Runs of this command only, such as run or install.", "Selection", "NAME")
     result: RunResult | None = flag(None, "Runs that ended like this only.", "Selection")
 
@@ -248,44 +211,28 @@ class SavedRunFlags(Fields):
 class RunsFlags(SavedRunFlags):
     prune: bool = flag(False, "Remove saved runs; only list them without --yes.", "Removal")
     older_than: str | None = flag(None, "Remove runs that ended longer ago than this, such as 30d.", "Removal", "TIME")
-    keep: int | None = flag(
-        None, "Never remove the newest N runs; without another rule, remove all others.", "Removal", ge=0
-    )
+    keep: int | None = flag(None, "Keep the newest N runs; without another rule, remove all others.", "Removal", ge=0)
     yes: bool = flag(False, "Remove them.", "Removal", names=("-y",))
     export: str | None = flag(None, "File for the runs' figures and samples: .csv or .json.", "Export", "PATH")
     format: ExportFormat | None = advanced_flag(None, "Format of that file (default: by its name).", "Export")
 
 
 class WatchFlags(RunIdFlags):
-    serve: str = flag(
-        "127.0.0.1:0", "Loopback address and port to serve the page on; port 0 is a free one.", metavar="ADDRESS:PORT"
-    )
+    serve: str = flag("127.0.0.1:0", "Loopback address and port of the page; 0: a free one.", metavar="ADDRESS:PORT")
     open_: bool = flag(False, "Open the page in a browser.", alias="open")
 
 
 class ReportFlags(Fields):
-    runs: tuple[str, ...] = flag(
-        (), "Saved run: last, a name, or a path (default: last).", argument=True, metavar="RUN"
-    )
+    runs: tuple[str, ...] = flag((), "Saved run: last, a name or a path (default: last).", argument=True, metavar="RUN")
     page: str | None = flag(
-        None,
-        "File to write (default: report.html in the saved run; of several runs: none).",
-        "Output",
-        "FILE",
-        names=("-o",),
-        alias="output",
+        None, "File (default: the run's report.html; of many: none).", "Output", "FILE", names=("-o",), alias="output"
     )
     open_: bool = flag(False, "Open the page in a browser.", "Output", alias="open")
 
 
 class SupportFlags(DryRunFlags, ProfileFlags):
     file: str | None = flag(
-        None,
-        "Archive to write (default: one named after the run, here).",
-        "Output",
-        "FILE.tar.gz",
-        names=("-o",),
-        alias="output",
+        None, "Archive (default: one named as the run, here).", "Output", "FILE.tar.gz", names=("-o",), alias="output"
     )
     with_output: bool = flag(False, "Include what the ranks printed.")
     yes: bool = flag(False, "Do not ask before the archive is written.", names=("-y",))
@@ -313,9 +260,7 @@ class WhyFlags(VersionFields):
 
 
 class MigrateFlags(Fields):
-    script: str = flag(
-        ..., "Local script, shell file or configuration; it is only read.", argument=True, example="train.py"
-    )
+    script: str = flag(..., "Local script, shell file or configuration, only read.", argument=True, example="train.py")
 
 
 class AccelerateFlags(Fields):

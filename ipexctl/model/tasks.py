@@ -77,13 +77,7 @@ advanced_flag = partial(flag, advanced=True)
 
 # Fields of several tasks and commands.
 make_ranks_flag = partial(
-    flag,
-    None,
-    "Ranks in total, the world size (default: ranks per host times hosts).",
-    "Placement",
-    names=("-n", "--np"),
-    ge=1,
-    le=999_999,
+    flag, None, "Ranks in all (default: per host times hosts).", "Placement", names=("-n", "--np"), ge=1, le=999_999
 )
 make_ppn_flag = partial(
     flag, None, "Ranks per host (default: the host's slots, else its NUMA nodes).", "Placement", ge=1, le=1024
@@ -142,10 +136,7 @@ class PackageFields(Fields):
         alias="with",
     )
     build: tuple[str, ...] = advanced_flag(
-        (),
-        "Package to build here from its sources, where no index has a wheel of it; repeatable.",
-        "Packages",
-        "PACKAGE",
+        (), "Package to build here from source, where no index has a wheel of it; repeatable.", "Packages", "PACKAGE"
     )
     remembered_lock: bool = advanced_flag(True, "Use the wheels locked by an earlier equal command.", "Packages")
 
@@ -155,10 +146,7 @@ class TransferFields(Fields):
 
     exclude: tuple[str, ...] = make_exclude_flag()
     project: str | None = flag(
-        None,
-        "Root of the project (default: the nearest directory upwards with .git, pyproject.toml or .ipexctlignore).",
-        "Files",
-        "DIRECTORY",
+        None, "Project's root (default: the nearest with .git, pyproject.toml or .ipexctlignore).", "Files", "DIRECTORY"
     )
 
 
@@ -167,19 +155,14 @@ class Doctor(Task):
 
     venv: str | None = flag(None, "Environment to inspect on the hosts (default: the installed one).", "Checks", "PATH")
     workdir: str | None = advanced_flag(
-        None,
-        "Working directory whose disk is checked, a path on the hosts (default: the home directory).",
-        "Checks",
-        "PATH",
+        None, "Working directory on the hosts, whose disk is checked (default: the home directory).", "Checks", "PATH"
     )
     timeout: float = advanced_flag(10.0, "Seconds to wait for one host's answer.", "Checks", gt=0)
     pairwise: Literal["auto", "all", "off"] = advanced_flag(
         "auto", "Test the network between hosts: every pair up to 32 hosts (auto), all pairs, or none.", "Checks"
     )
     recorded: tuple[str, ...] = flag((), "Check these saved probes instead of hosts.", "Checks", "FILE...")
-    save_bundle: str | None = advanced_flag(
-        None, "Save each host's raw answers in this directory.", "Checks", "DIRECTORY"
-    )
+    save_bundle: str | None = advanced_flag(None, "Directory for each host's raw answers.", "Checks", "DIRECTORY")
     explain: str | None = flag(None, "Explain one finding by its code; contact no host.", "Checks", "CODE")
     imports: bool = advanced_flag(False, "Import the installed stack on every host; takes seconds.", "Checks")
     bench: bool = flag(False, "Measure every host and the network between pairs; takes about ten seconds.", "Checks")
@@ -191,17 +174,9 @@ class Install(PackageFields, VersionFields, Task):
     """Install the matching wheels of one release of the version table on all hosts."""
 
     python: str | None = flag(
-        None,
-        "Interpreter on the hosts: a path, or a version such as 3.11 (default: one that fits).",
-        "Environment",
-        "PATH|VERSION",
+        None, "Interpreter on hosts, such as 3.11 or a path (default: one that fits).", "Environment", "PATH|VERSION"
     )
-    venv: str | None = flag(
-        None,
-        "Absolute path of the environment, the same on all hosts (default: chosen by ipexctl).",
-        "Environment",
-        "PATH",
-    )
+    venv: str | None = flag(None, "Absolute path on all hosts (default: chosen by ipexctl).", "Environment", "PATH")
     mpi: str = advanced_flag(
         "auto",
         "MPI to use: that of a wheel by its name (auto, wheel: Intel MPI), or the hosts' own by its path.",
@@ -210,24 +185,13 @@ class Install(PackageFields, VersionFields, Task):
         pattern=rf"^(auto|wheel|{DIALECT_CHOICES}|/.+)$",
     )
     like: str | None = flag(
-        None,
-        "Host whose environment is the model: its release, MPI, packages and path (default: none).",
-        "Environment",
-        "HOST",
+        None, "Host to take as the model: its release, MPI, packages and path (default: none).", "Environment", "HOST"
     )
-    without: tuple[str, ...] = advanced_flag(
-        (), "Package to remove from the environment; repeatable.", "Packages", "PACKAGE"
-    )
-    upgrade: tuple[str, ...] = advanced_flag(
-        (), "Package to bring to its newest version; repeatable.", "Packages", "PACKAGE"
-    )
-    wheels: str | None = flag(
-        None, "Local directory of wheels to install from, and from nothing else.", "Packages", "DIRECTORY"
-    )
+    without: tuple[str, ...] = advanced_flag((), "Package to remove; repeatable.", "Packages", "PACKAGE")
+    upgrade: tuple[str, ...] = advanced_flag((), "Package to bring up to date; repeatable.", "Packages", "PACKAGE")
+    wheels: str | None = flag(None, "Local directory of wheels, to install from it alone.", "Packages", "DIRECTORY")
     wheels_from: Literal["auto", "controller", "hosts"] = advanced_flag(
-        "auto",
-        "Side that downloads the wheels; auto: each host, and the controller for hosts that do not reach the index.",
-        "Packages",
+        "auto", "Side that downloads wheels; auto: hosts that reach the index, the controller for others.", "Packages"
     )
     check: bool = advanced_flag(False, "Print what would change on each host; change nothing.")
     partial: bool = advanced_flag(False, "Switch the hosts that are ready even if others failed.")
@@ -240,10 +204,7 @@ class Wheels(PackageFields, VersionFields, Task):
 
     directory: str = flag(..., "Local directory to write the wheels to.", argument=True, example="wheels")
     python: tuple[str, ...] = flag(
-        (),
-        "Python version of the hosts, such as 3.11; repeatable (default: the newest of the release).",
-        "Versions",
-        "VERSION",
+        (), "Python of the hosts, such as 3.11; repeatable (default: the newest of the release).", "Versions", "VERSION"
     )
     glibc: str = flag("2.28", "Oldest glibc of the hosts.", "Versions", "VERSION")
 
@@ -259,15 +220,8 @@ class Uninstall(VenvFields, Task):
 class Sync(TransferFields, Task):
     """Copy a directory, the script's project or a model of a hub to all hosts: changed files only."""
 
-    source: str = flag(
-        ".", "Local directory; a script stands for its project; or hf:ORG/MODEL[@REVISION].", argument=True
-    )
-    workdir: str | None = flag(
-        None,
-        "Destination on the hosts (default: its place in the project's directory, ~/ipexctl/NAME).",
-        "Files",
-        "PATH",
-    )
+    source: str = flag(".", "Local directory; a script means its project; or hf:ORG/MODEL[@REVISION].", argument=True)
+    workdir: str | None = flag(None, "Directory on the hosts (default: its place in ~/ipexctl/NAME).", "Files", "PATH")
     delete: bool = flag(False, "Remove files that are not in the source.", "Files")
     diff: bool = flag(False, "Show how changed text files differ from those on the hosts.", "Files")
 
@@ -276,19 +230,14 @@ class Run(TransferFields, Task):
     """Start a script or a program with mpirun on all hosts and show every rank's output."""
 
     script: str = flag(
-        "",
-        "Local Python file or #! file; or a program of the environment, such as vllm.",
-        metavar="WHAT",
-        argument=True,
+        "", "Local Python or #! file; or a program of the environment, such as vllm.", metavar="WHAT", argument=True
     )
     args: tuple[str, ...] = flag((), "Its arguments; options of ipexctl stand before it.", argument=True)
     exclude: tuple[str, ...] = make_exclude_flag(advanced=True)
     module: bool = flag(False, "WHAT is a module, of the environment or below this directory.", names=("-m",))
     program: bool = flag(False, "WHAT is a program of the hosts: its name or its absolute path.")
     engine: str | None = flag(
-        None,
-        "Launcher of each host's ranks, from the environment: torchrun, accelerate, deepspeed, lightning or ray.",
-        metavar="NAME",
+        None, "Environment's launcher for each host: torchrun, accelerate, deepspeed, lightning or ray.", metavar="NAME"
     )
     per_host: bool = flag(False, "Start one process on each host, with the cores of all its ranks.", "Placement")
     role: tuple[str, ...] = advanced_flag(
@@ -297,41 +246,24 @@ class Run(TransferFields, Task):
         metavar="head|rest:COMMAND",
     )
     ready: str | None = advanced_flag(
-        None,
-        "Sign that a process is up: it answers at a URL or a port, or has written a text.",
-        metavar="URL|PORT|TEXT",
+        None, "Sign that a process is up: it answers at a URL or port, or has written a text.", metavar="URL|PORT|TEXT"
     )
     n: int | None = make_ranks_flag()
     ppn: int | None = make_ppn_flag()
-    backend: Backend = flag(
-        "auto", "Collectives backend; auto takes the installed one of ccl and impi, else gloo.", "Collectives"
-    )
-    backend_override: bool = advanced_flag(
-        False, "Use impi also in scripts that choose gloo or no backend.", "Collectives"
-    )
+    backend: Backend = flag("auto", "Collectives backend; auto: ccl or impi if installed, else gloo.", "Collectives")
+    backend_override: bool = advanced_flag(False, "Use impi also in scripts that choose gloo or none.", "Collectives")
     venv: str | None = flag(None, "Environment on the hosts (default: the installed one).", "Environment", "PATH")
     workdir: str | None = advanced_flag(
         None, "Directory on the hosts for the project (default: one of its own below ~/ipexctl).", "Environment", "PATH"
     )
-    sync: bool = advanced_flag(
-        True, "Copy the script's project to the hosts first, or not (default: copy).", "Environment"
-    )
+    sync: bool = advanced_flag(True, "Copy the script's project to the hosts, or not (default: copy).", "Environment")
     env: dict[str, str] = flag({}, "Variable for the ranks; repeatable.", "Environment", "NAME=VALUE", names=("-e",))
-    env_file: tuple[str, ...] = advanced_flag(
-        (), "File of NAME=VALUE lines for the ranks; repeatable.", "Environment", "PATH"
-    )
+    env_file: tuple[str, ...] = advanced_flag((), "File of variables for the ranks; repeatable.", "Environment", "PATH")
     stdin: str | None = advanced_flag(
-        None,
-        "Standard input of rank 0, read to its end before the start; - is ipexctl's own (default: empty).",
-        "Environment",
-        "FILE",
+        None, "Standard input of rank 0, read before the start; - is ipexctl's (default: empty).", "Environment", "FILE"
     )
-    pass_env: tuple[str, ...] = advanced_flag(
-        (), "Local variable to pass to the ranks; repeatable.", "Environment", "NAME"
-    )
-    iface: str | None = advanced_flag(
-        None, "Network interface on all hosts (default: chosen per host).", "Collectives", "NAME"
-    )
+    pass_env: tuple[str, ...] = advanced_flag((), "Local variable for the ranks; repeatable.", "Environment", "NAME")
+    iface: str | None = advanced_flag(None, "Interface on all hosts (default: chosen per host).", "Collectives", "NAME")
     port: int | None = advanced_flag(
         None, "Rendezvous port on node0 (default: a free one).", "Collectives", "PORT", ge=1024, le=65535
     )
@@ -347,24 +279,16 @@ class Run(TransferFields, Task):
     lease: float | None = advanced_flag(
         None, "End the run after this many seconds without a watcher (default: no limit).", "Limits", gt=0
     )
-    node_lease: float = advanced_flag(
-        30.0, "Seconds of silence after which a host of the run counts as lost.", "Limits", ge=5
-    )
-    stall_warn: float = advanced_flag(
-        120.0, "Warn after this many seconds without progress (0: never).", "Limits", ge=0
-    )
+    node_lease: float = advanced_flag(30.0, "Seconds of silence after which a host counts as lost.", "Limits", ge=5)
+    stall_warn: float = advanced_flag(120.0, "Warn after so many seconds without progress (0: never).", "Limits", ge=0)
     stall: Literal["report", "kill", "restart"] = advanced_flag(
-        "report",
-        "Action on a stall: report the ranks' stacks, or also end the run, or start it again (--restarts).",
-        "Limits",
+        "report", "On a stall: report the ranks' stacks, or also end the run, or start it again (--restarts).", "Limits"
     )
     stall_kill: bool = advanced_flag(False, "End the run on a stall, the same as --stall kill.", "Limits")
     stop_on_nan: bool = advanced_flag(
         False, "End the run when a loss is NaN or infinite, while this command watches it (exit code 6).", "Limits"
     )
-    straggler_warn: float = advanced_flag(
-        60.0, "Warn after this many seconds of straggling (0: never).", "Limits", ge=0
-    )
+    straggler_warn: float = advanced_flag(60.0, "Warn after so many seconds of straggling (0: never).", "Limits", ge=0)
     straggler_kill: bool = advanced_flag(False, "End the run when a straggler is found.", "Limits")
     metrics_every: float = advanced_flag(
         5.0, "Seconds between two samples of each host's CPU, memory and network (0: never).", "Output", ge=0
@@ -374,10 +298,7 @@ class Run(TransferFields, Task):
         None, "Restart without lost hosts while at least this many remain (default: all).", "Limits", ge=1
     )
     spares: int = advanced_flag(
-        0,
-        "Hosts without ranks, the last ones, of which each can take a lost host's place in a restart.",
-        "Limits",
-        ge=0,
+        0, "Hosts without ranks, the last ones, that can each take a lost host's place in a restart.", "Limits", ge=0
     )
     on_split: Literal["head", "wait"] = advanced_flag(
         "head",
@@ -406,9 +327,7 @@ class Run(TransferFields, Task):
         "STEPS",
         pattern=r"^([1-9]\d{0,6}|\d{1,7}:\d{1,7})$",
     )
-    wait: bool = advanced_flag(
-        False, "Wait for hosts that another run uses; runs that wait start in their order.", "Hosts"
-    )
+    wait: bool = advanced_flag(False, "Wait for hosts that another run uses; waiting runs start in order.", "Hosts")
     detach: bool = flag(False, "Return as soon as the run has started; with --ready once it is up.")
     share: bool = advanced_flag(False, "Start even if another run uses these hosts.", "Hosts")
     allow_duplicates: bool = advanced_flag(False, "Accept several entries that are the same machine.", "Hosts")
@@ -428,9 +347,7 @@ class Run(TransferFields, Task):
     allocator: Literal["auto", "tcmalloc", "jemalloc", "default"] = advanced_flag(
         "auto", "Memory allocator to preload; auto takes tcmalloc or jemalloc where a host has one.", "Environment"
     )
-    omp: OpenMP = advanced_flag(
-        "auto", "OpenMP library to preload; auto takes Intel's where a host has it.", "Environment"
-    )
+    omp: OpenMP = advanced_flag("auto", "OpenMP to preload; auto takes Intel's where a host has it.", "Environment")
     membind: bool = advanced_flag(False, "Bind each rank's memory to its own NUMA nodes.", "Placement")
     hugepages: bool = advanced_flag(False, "Request huge pages for large tensors.", "Environment")
     isa: Isa = advanced_flag(
@@ -446,12 +363,8 @@ class Run(TransferFields, Task):
         "COUNT",
         pattern=r"^([1-9][0-9]*|per-node|per-core|throughput|latency)$",
     )
-    cores_per_instance: int | None = advanced_flag(
-        None, "Cores of each instance (default: equal parts).", "Instances", ge=1
-    )
-    within_node: bool = advanced_flag(
-        False, "Keep each instance within one NUMA node, even if cores stay idle.", "Instances"
-    )
+    cores_per_instance: int | None = advanced_flag(None, "Cores of each instance (default: equal).", "Instances", ge=1)
+    within_node: bool = advanced_flag(False, "Keep each instance in one NUMA node, even if cores idle.", "Instances")
     instance: int | None = advanced_flag(
         None, "Start only this instance of each host, counted from 0 (default: all).", "Instances", ge=0
     )
@@ -461,10 +374,7 @@ class Run(TransferFields, Task):
     logical_cores: bool = advanced_flag(False, "Use all hardware threads of each core.", "Placement")
 
     host_notify: str | None = advanced_flag(
-        None,
-        "Command on the host that leads the run, for what --notify gets, with or without a watcher.",
-        "Notifications",
-        "COMMAND",
+        None, "Command on the leading host, for what --notify gets, watched or not.", "Notifications", "COMMAND"
     )
 
     @property
@@ -509,9 +419,7 @@ class Bench(Task):
     batch: int = flag(8, "Samples per step on each host.", "Measurement", ge=1)
     steps: int = flag(10, "Steps to measure of each form, at least 5; the median counts.", "Measurement", ge=5)
     compile: bool = flag(
-        True,
-        "Measure torch.compile, which needs a C++ compiler on the hosts, or not (default: measure).",
-        "Measurement",
+        True, "Measure torch.compile, which needs a C++ compiler on hosts, or not (default: measure).", "Measurement"
     )
     cluster: bool = flag(True, "All hosts as one run, or each for itself (default: one run).", "Measurement")
     venv: str | None = make_venv_flag()
@@ -526,9 +434,7 @@ class Execute(Task):
         ..., "Command to run, as a list of words.", metavar="COMMAND", argument=True, example="uptime", min_length=1
     )
     timeout: float = flag(60.0, "Seconds the command may take.", gt=0)
-    changes: bool = advanced_flag(
-        True, "Count the command as a change (default: true); false for commands that only read."
-    )
+    changes: bool = advanced_flag(True, "Count the command as a change (default: true); false for one that only reads.")
 
 
 class Fetch(TransferFields, Task):
@@ -538,13 +444,7 @@ class Fetch(TransferFields, Task):
         ..., "Files, directories and globs on the hosts.", argument=True, example="logs", min_length=1
     )
     into: str = flag("fetched", "Local directory; each host's files go into DIRECTORY/HOST.", "Files", "DIRECTORY")
-    from_: str = flag(
-        "all",
-        "Hosts to copy from: all, that of a rank, or a list as of --limit.",
-        "Hosts",
-        "all|rank:N|HOSTS",
-        alias="from",
-    )
+    from_: str = flag("all", "Hosts: all, a rank's or a list as of --limit.", "Hosts", "all|rank:N|HOSTS", alias="from")
     source: str = advanced_flag(
         ".", "Local directory that sync copied; relative paths start at its place on the hosts.", "Files", "PATH"
     )
