@@ -29,7 +29,7 @@ class HostFlags(Fields):
         None, "Names (a,b,node[01-16]) without a hostfile, or slurm, pbs, lsf for a job's hosts.", "Hosts", "LIST"
     )
     limit: str | None = flag(
-        None, "Hosts: names, groups, globs, ranges, !excluded, @failed (default: all).", "Hosts", "LIST", names=("-l",)
+        None, "Hosts by name, group, glob, range, !exclusion or @failed (default: all).", "Hosts", "LIST", names=("-l",)
     )
 
 

@@ -189,7 +189,7 @@ class Install(PackageFields, VersionFields, Task):
     )
     without: tuple[str, ...] = advanced_flag((), "Package to remove; repeatable.", "Packages", "PACKAGE")
     upgrade: tuple[str, ...] = advanced_flag((), "Package to bring up to date; repeatable.", "Packages", "PACKAGE")
-    wheels: str | None = flag(None, "Local directory of wheels, to install from it alone.", "Packages", "DIRECTORY")
+    wheels: str | None = flag(None, "Local directory of wheels to install from, nothing else.", "Packages", "DIRECTORY")
     wheels_from: Literal["auto", "controller", "hosts"] = advanced_flag(
         "auto", "Side that downloads wheels; auto: hosts that reach the index, the controller for others.", "Packages"
     )
@@ -250,7 +250,7 @@ class Run(TransferFields, Task):
     )
     n: int | None = make_ranks_flag()
     ppn: int | None = make_ppn_flag()
-    backend: Backend = flag("auto", "Collectives backend; auto: ccl or impi if installed, else gloo.", "Collectives")
+    backend: Backend = flag("auto", "Collectives backend; auto is ccl or impi if installed, else gloo.", "Collectives")
     backend_override: bool = advanced_flag(False, "Use impi also in scripts that choose gloo or none.", "Collectives")
     venv: str | None = flag(None, "Environment on the hosts (default: the installed one).", "Environment", "PATH")
     workdir: str | None = advanced_flag(
