@@ -53,6 +53,8 @@ def test_a_process_whose_launcher_closed_the_connection_to_mpirun_is_told_from_o
         assert not is_cut_off({"PMI_FD": str(here.fileno())})
         assert is_cut_off({"PMI_FD": str(file.fileno())})  # the number belongs to something else by now
         closed = str(there.fileno())
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        assert is_cut_off({"PMI_FD": str(store.fileno())})
     started = {"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": closed}
     assert is_cut_off(started)
     assert not is_cut_off({"PMI_PORT": "localhost:1"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
+import socket
 import sys
 from collections.abc import Mapping
 from types import ModuleType
@@ -38,13 +38,15 @@ def launched_size(env: Mapping[str, str]) -> int:
 def is_cut_off(env: Mapping[str, str]) -> bool:
     """Whether the socket to mpirun that `PMI_FD` names is closed here: a program between mpirun and this one closed it.
 
-    MPI ends such a process by SIGSEGV or waits for ever; Python's subprocess closes what it is not asked to keep.
+    MPI ends such a process by SIGSEGV or waits for ever; Python's subprocess and multiprocessing close what they are
+    not asked to keep. The number may be that of another socket by now, as of torch's store: mpirun's has no network.
     """
     number = env.get("PMI_FD", "")
     if not number.isdigit():
         return False
     try:
-        return not stat.S_ISSOCK(os.fstat(int(number)).st_mode)
+        with socket.socket(fileno=os.dup(int(number))) as found:
+            return found.family in (socket.AF_INET, socket.AF_INET6)
     except (OSError, OverflowError):
         return True
 
@@ -64,7 +66,7 @@ def check_launch(world_size: int, env: Mapping[str, str]) -> None:
     if world_size > 1 and is_cut_off(env):
         raise ImpiError(
             "impi: a program between mpirun and this process closed the connection to mpirun, so MPI cannot start here."
-            "\nhint: start the script itself, without `accelerate launch` or another launcher before it, or use Gloo"
+            "\nhint: start the script itself, without `accelerate launch`, mp.spawn or another launcher, or use Gloo"
         )
     if started and started != world_size:
         raise ImpiError(
