@@ -182,7 +182,8 @@ class RunOutcome(Cleanup):
     before the last one ended; ``started`` is of the first, the rest of the last one. ``resume`` is the command by which
     a failed run goes on from its newest checkpoint, where it keeps them. ``loss`` is the last one, that of an epoch if
     there is one; null if it was no number. ``uncaught`` names an exception in a thread, task or process or at the exit
-    of a rank, which Python does not count. ``addresses`` are URLs at which a run that goes on can be asked."""
+    of a rank, which Python does not count, or the one that a rank wrote last. ``addresses`` are URLs at which a run
+    that goes on can be asked."""
 
     run: str
     head: str
