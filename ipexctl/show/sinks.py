@@ -100,9 +100,9 @@ class Plain:
                 self._print(phrases.format_phase(event))
             case e.StepStarted(host=host):
                 self._shown_at[host] = at
-            case e.StepEnded():
+            case e.StepEnded(step=step):
                 self._steps.add(event, at)
-                self._show_steps(complete=True)
+                self._show_steps(step)
             case e.Answer(value=value):
                 self._answer = value
                 self._show_failures()
@@ -245,10 +245,10 @@ class Plain:
         self._err.write("".join(f"{line}\n" for line in lines))
         self._err.flush()
 
-    def _show_steps(self, *, complete: bool = False) -> None:
+    def _show_steps(self, step: str | None = None) -> None:
         state = self._state
         hosts = max(len(state.working), len(state.verb.hosts) if state.verb else 0) if state else 0
-        if lines := self._steps.pop(hosts, complete=complete):
+        if lines := self._steps.pop(hosts, step):
             self._print(*lines)
 
     def _show_failures(self) -> None:
@@ -360,24 +360,27 @@ class StepLines:
     """Holds the ends of steps back, until all hosts have come to them or something else is to be printed."""
 
     def __init__(self) -> None:
-        self._ended: dict[tuple[str, str], dict[str, list[str]]] = {}  # step and outcome → detail → hosts
+        self._ended: dict[str, dict[str, dict[str, list[str]]]] = {}  # step → outcome → detail → hosts
+        self._came = Counter[str]()  # how many hosts have come to each
         self.since = 0.0  # when the first of them came
 
     def add(self, event: e.StepEnded, at: float) -> None:
         if not self._ended:
             self.since = at
-        details = self._ended.setdefault((event.step, event.outcome), {})
+        details = self._ended.setdefault(event.step, {}).setdefault(event.outcome, {})
+        self._came[event.step] += 1
         key = event.detail if event.detail in details or len(details) < LISTED_LIMIT else ""
         details.setdefault(key, []).append(event.host)
 
-    def pop(self, hosts: int, *, complete: bool = False) -> list[str]:
-        """The lines of a command with so many hosts; if ``complete``, only those of steps to which all have come."""
-        came = Counter(step for (step, _), details in self._ended.items() for names in details.values() for _ in names)
+    def pop(self, hosts: int, step: str | None = None) -> list[str]:
+        """The lines of a command with so many hosts; of one ``step`` only if all have come to it."""
         lines = []
-        for key in [key for key in self._ended if not complete or came[key[0]] >= hosts]:
-            for detail, names in self._ended.pop(key).items():
-                words = "\n  ".join(escape_lines(f": {detail}" if detail else ""))
-                lines.append(f"{_format_hosts_mark(names, hosts)}{escape(key[0])}: {key[1]}{words}")
+        for name in [*self._ended] if step is None else [step] if self._came[step] >= hosts else []:
+            del self._came[name]
+            for outcome, details in self._ended.pop(name).items():
+                for detail, names in details.items():
+                    words = "\n  ".join(escape_lines(f": {detail}" if detail else ""))
+                    lines.append(f"{_format_hosts_mark(names, hosts)}{escape(name)}: {outcome}{words}")
         return lines
 
 
