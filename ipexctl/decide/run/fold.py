@@ -180,21 +180,17 @@ class RunFold:
             state.command, state.command_at = event, at
         self._title = event.title if event.verb in ("run", "attach") or not self._title else self._title
         self._next_run = self._next_run or (event.verb == "run" and bool(state.run.attempts))
-        self._mark = (
-            len(state.failures),
-            {name: len(host.steps) for name, host in state.hosts.items()},
-            len(state.findings),
-        )
+        self._mark = len(state.failures), {}, len(state.findings)
         state.verb, state.verb_at, state.finished, state.answered = event, at, False, False
         state.selection_flags = event.selection_flags or state.selection_flags
+        for host in state.working.values():
+            host.at, host.ended, host.failure = rs.StepState(), 0, None
+            host.begins.append(len(host.steps))
         state.phase, state.attempt, state.stopping, state.working = None, None, "", {}
         state.unusual.clear()
         state.harmless.clear()
         state.uncaught = None
         state.last_words.clear()
-        for host in state.hosts.values():
-            host.at, host.ended, host.failure = rs.StepState(), 0, None
-            host.begins.append(len(host.steps))
         for name in event.hosts:
             self._work_on(name)
 
@@ -216,6 +212,7 @@ class RunFold:
     def _end_step(self, host: rs.HostState, step: HostStep) -> None:
         if step.outcome == "skipped" and self.state.answered:  # by the play itself, between two verbs
             host.begins.append(len(host.steps))
+        self._mark[1].setdefault(host.name, len(host.steps))
         host.steps.append(step)
         host.at.step, host.at.outcome, host.at.detail = step.step, step.outcome, step.detail
         host.ended += 1
@@ -260,10 +257,11 @@ class RunFold:
         for failure in excused:
             if failure.host:
                 state.hosts[failure.host].steps.append(HostStep(failure.kind.value, "ok", f"ignored: {failure.what}"))
-        for name, host in state.hosts.items():
-            for index, step in enumerate(host.steps):
-                if index >= steps.get(name, 0) and step.outcome == "failed":
-                    host.steps[index] = HostStep(step.step, "ok", f"ignored: {step.detail}")
+        for name, begin in steps.items():
+            done = state.hosts[name].steps
+            for index, step in enumerate(done[begin:], begin):
+                if step.outcome == "failed":
+                    done[index] = HostStep(step.step, "ok", f"ignored: {step.detail}")
         for finding in list(state.findings)[findings:]:
             if finding.level == "error":
                 del state.findings[finding]
