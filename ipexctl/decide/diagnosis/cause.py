@@ -77,39 +77,60 @@ def find_cause(errors: KnownErrors, ranks: Sequence[RankOutcome], output: str) -
     launcher = match_evidence(errors, Evidence(output=read_runtime_output(output.splitlines())))
     if not failed:
         return Cause((), launcher)
-    first, *others = [_judge(errors, rank) for rank in failed[:_CANDIDATE_LIMIT]]
+    earliest, *others = [_judge(errors, rank) for rank in failed[:_CANDIDATE_LIMIT]]
+    first = _look_behind_closed(_look_behind(errors, earliest, others), others)
+    match = _explain(errors, first, [each for each in others if each is not first], ranks, launcher)
+    failed.remove(first.rank)
+    return Cause((first.rank, *failed), _add_host(match, ranks) if match else None)
+
+
+def _look_behind(errors: KnownErrors, first: _Judged, others: Sequence[_Judged]) -> _Judged:
+    """Returns whose failure the first one shows, if that is not its own."""
     soon = [each for each in others if each.rank.at - first.rank.at < _CRASH_DELAY]
     named = [each for each in others if f"rank {each.rank.rank}" == first.named]  # it may have ended without a word
     if first.is_symptom or any(each.is_own for each in named):
-        missed = (each for each in named if not (each.is_symptom and each.code == first.code))
-        first = next(
-            (each for each in others if each.is_own),
-            next(missed, _find_silent_end(first, others) or _find_most_telling(errors, first, others)),
-        )
-    elif first.match is None and (killed := [each for each in soon if each.rank.signal == signal.SIGKILL]):
-        first = killed[0]  # a library may say in words of its own that its peer is gone; no failure leads to SIGKILL
-    elif first.is_silent:
-        name = f"rank {first.rank.rank}"
-        aborted = (each for each in others if first.rank.status in each.abort_statuses and each.named != name)
-        first = next((each for each in soon if each.evidence.signal and not each.is_symptom), next(aborted, first))
-    if first.is_of_closed:
-        rest = [each for each in others if not each.is_of_closed and each.rank.at < first.rank.at + _END_DELAY]
-        first = next((each for each in rest if each.is_own), _find_silent_end(first, rest) or first)
-    match = first.match
+        own = next((each for each in others if each.is_own), None)
+        missed = next((each for each in named if not each.is_symptom or each.code != first.code), None)
+        return own or missed or _find_silent_end(first, others) or _find_most_telling(errors, first, others)
+    killed = next((each for each in soon if each.rank.signal == signal.SIGKILL), None)
+    if first.match is None and killed:
+        return killed  # a library may say in words of its own that its peer is gone; no failure leads to SIGKILL
+    if first.is_silent:
+        crashed = next((each for each in soon if each.evidence.signal and not each.is_symptom), None)
+        aborted = (each for each in others if first.rank.status in each.abort_statuses)
+        return crashed or next((each for each in aborted if each.named != f"rank {first.rank.rank}"), first)
+    return first
+
+
+def _look_behind_closed(first: _Judged, others: Sequence[_Judged]) -> _Judged:
+    """Returns the rank whose end closed a socket of the script, if the first one only shows that."""
+    if not first.is_of_closed:
+        return first
+    later = [each for each in others if not each.is_of_closed and each.rank.at < first.rank.at + _END_DELAY]
+    own = next((each for each in later if each.is_own), None)
+    return own or _find_silent_end(first, later) or first
+
+
+def _explain(
+    errors: KnownErrors,
+    first: _Judged,
+    others: Sequence[_Judged],
+    ranks: Sequence[RankOutcome],
+    launcher: ErrorMatch | None,
+) -> ErrorMatch | None:
+    """Returns what the first failure is known as, by what the other ranks and the launcher show where it shows less."""
     if first.is_symptom:
         early = _match_early_ends(errors, first, ranks) or _match_absent_ranks(errors, first, ranks)
-        match = early or _match_late_rank(errors, first, ranks) or match
-    elif match is None and not first.evidence.exceptions and first.rank.abort is None:
-        known = (*(each.match for each in others if each is not first), launcher)
+        return early or _match_late_rank(errors, first, ranks) or first.match
+    if first.match is not None:
+        return first.match
+    matches = [each.match for each in others if each.match]
+    if not first.evidence.exceptions and first.rank.abort is None:
         own = f"rank {first.rank.rank}"  # which the others missed: that explains nothing
-        match = next(
-            (other for other in known if other and not other.known.symptom and other.words.get("who") != own), None
-        )
-    elif match is None:  # it may have failed on what MPI gave it of another collective
-        matches = (each.match for each in others if each is not first)
-        match = next((other for other in matches if other and other.known.code == _DIFFERENT_CALLS), None)
-    failed.remove(first.rank)
-    return Cause((first.rank, *failed), _add_host(match, ranks) if match else None)
+        known = filter(None, [*matches, launcher])
+        return next((each for each in known if not each.known.symptom and each.words.get("who") != own), None)
+    # It may have failed on what MPI gave it of another collective.
+    return next((each for each in matches if each.known.code == _DIFFERENT_CALLS), None)
 
 
 def _find_silent_end(first: _Judged, others: Sequence[_Judged]) -> _Judged | None:
