@@ -77,7 +77,7 @@ advanced_flag = partial(flag, advanced=True)
 
 # Fields of several tasks and commands.
 make_ranks_flag = partial(
-    flag, None, "Ranks in all (default: per host times hosts).", "Placement", names=("-n", "--np"), ge=1, le=999_999
+    flag, None, "World size (default: ppn times hosts).", "Placement", names=("-n", "--np"), ge=1, le=999_999
 )
 make_ppn_flag = partial(
     flag, None, "Ranks per host (default: the host's slots, else its NUMA nodes).", "Placement", ge=1, le=1024
@@ -237,7 +237,7 @@ class Run(TransferFields, Task):
     module: bool = flag(False, "WHAT is a module, of the environment or below this directory.", names=("-m",))
     program: bool = flag(False, "WHAT is a program of the hosts: its name or its absolute path.")
     engine: str | None = flag(
-        None, "Environment's launcher for each host: torchrun, accelerate, deepspeed, lightning or ray.", metavar="NAME"
+        None, "Launcher of each host's ranks: torchrun, accelerate, deepspeed, lightning or ray.", metavar="NAME"
     )
     per_host: bool = flag(False, "Start one process on each host, with the cores of all its ranks.", "Placement")
     role: tuple[str, ...] = advanced_flag(

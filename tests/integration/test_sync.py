@@ -452,9 +452,10 @@ def test_a_source_that_changes_while_it_is_sent_is_named(home: Path, source: Pat
 @dataclass
 class Cable:
     """Leads to a port; with ``cut`` set, nothing passes any more, which it also sets itself when it has carried
-    ``length`` bytes towards the server. ``up`` counts them."""
+    ``length`` bytes towards the server. ``up`` counts them, ``pause`` is the time between two pieces in seconds."""
 
     port: int
+    pause: float = 0.0
     length: float = math.inf
     cut: threading.Event = field(default_factory=threading.Event)
     up: int = 0
@@ -471,6 +472,7 @@ def relay(port: int) -> Iterator[Cable]:
                 while data := a.recv(65536):
                     if cable.cut.is_set():
                         return  # swallowed; the connection stays, as behind a pulled cable
+                    time.sleep(cable.pause)
                     cable.up += len(data) if up else 0
                     b.sendall(data)
                     if cable.up > cable.length:
@@ -522,6 +524,7 @@ def test_a_broken_sync_keeps_the_old_file(server: Server, source: Path, tmp_path
     carried(Sync(source=str(source)), Inventory((over_ssh(server, server.port, there),)), links)
     big.write_bytes(os.urandom(40 << 20))
     with relay(server.port) as cable:
+        cable.pause = 0.005  # all of it takes seconds, however busy the machine is
         links = Links(known_hosts=known(server, cable.port, tmp_path), config=None)
         inventory = Inventory((over_ssh(server, cable.port, there),))
         story = sync(Sync(source=str(source)), inventory, Context(links, Path("s"), Path("c")))
