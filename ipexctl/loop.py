@@ -433,6 +433,7 @@ class Delivery:
 
 
 def _add_refusal(report: CommandReport, error: UsageError) -> CommandReport:
+    """The report of a command that this error ended in the middle."""
     refused = replace(report, refused=error.sentence, reasons=error.reasons, hint=error.hint)
     return replace(refused, refusal_code=error.code)
 

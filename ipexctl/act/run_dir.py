@@ -50,6 +50,7 @@ class RemoteRunDir(Record):
         return build_agent_command(self.directory, role, *words, env=env, timeout=timeout)
 
     def wrap_agent(self) -> bytes:
+        """Returns the agent as a program."""
         agent = shlex.quote(f"{self.directory}/{AGENT}")
         return f'#!/bin/sh\np={shlex.quote(self.python)}; {START_PYTHON} {agent} "$@"\n'.encode()
 

@@ -45,6 +45,7 @@ class Option(NamedTuple):
         return list[str] if get_origin(kind) in (tuple, dict) else kind
 
     def build_parameter(self) -> Parameter:
+        """Returns the parameter of which Typer makes this option."""
         optional = NoneType in get_args(self.type)
         kind = next(kind for kind in get_args(self.type) if kind is not NoneType) if optional else self.type
         default, metavar = self.default, self.flag.metavar or _METAVARS.get(kind)

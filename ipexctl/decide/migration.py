@@ -64,6 +64,7 @@ class MigrationRule(Record):
 
 
 def parse_rules(text: str) -> tuple[MigrationRule, ...]:
+    """Returns the words of ``migrate.toml``."""
     return tuple(
         MigrationRule(of=item["of"], last=item["last"], gone=item["gone"], **{**word, "name": name})
         for item in parse_toml(text)["removal"]

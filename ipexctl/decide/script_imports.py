@@ -39,6 +39,7 @@ class ImportTable(Record):
 
 
 def parse_import_table(table: Table) -> ImportTable:
+    """Returns the table of the program's own file."""
     same = {name: name.replace("_", "-") for name in table["same"].split()}
     return ImportTable(same | table["distributions"], table["options"], table["needs"], table["with_ipex"])
 

@@ -21,6 +21,7 @@ class Engine(Record):
 
 @cache
 def read_engines() -> Mapping[str, Engine]:
+    """Returns the engines of this version by name."""
     texts = {file.name[:-5]: file.read_text("utf-8") for file in files("ipexctl.data").joinpath("engines").iterdir()}
     tables = {name: parse_toml(text) for name, text in sorted(texts.items())}
     for table in tables.values():

@@ -411,6 +411,7 @@ class Ended(Event):
 
 
 def finish_verb(verb: str, answer: AnyAnswer, exit: Exit = Exit.OK) -> Iterator[Event]:
+    """Yields the last two events of a verb."""
     yield Answer(answer)
     yield Ended(verb, exit)
 

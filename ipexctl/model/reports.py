@@ -215,6 +215,7 @@ class RunOutcome(Cleanup):
 
     @property
     def good(self) -> bool:
+        """Whether all ranks ended well."""
         return self.reason == "done" and all(rank.state == "ok" for rank in self.ranks)
 
 

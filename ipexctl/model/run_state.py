@@ -132,6 +132,7 @@ class HostState:
 
     @property
     def state(self) -> Literal["failed", "busy", "done", "waiting"]:
+        """What it does in the verb at work."""
         if self.failure is not None or self.at.outcome == "failed":
             return "failed"
         if self.at.step and not self.at.outcome:
@@ -177,6 +178,7 @@ class RankState:
 
     @property
     def result(self) -> RankResult:
+        """How it ended."""
         end = self.ended
         if end is None:
             return "running"
@@ -288,6 +290,7 @@ class RunHistory:
 
     @property
     def hosts(self) -> tuple[str, ...]:
+        """The hosts of all attempts."""
         return tuple(dict.fromkeys(host for attempt in self.attempts for host in attempt.started.ranks))
 
     @property
@@ -355,6 +358,7 @@ class RunState:
 
     @property
     def ranks(self) -> list[RankState]:
+        """The ranks of the verb at work."""
         return self.attempt.ranks if self.attempt else []
 
     @property

@@ -47,6 +47,7 @@ def looks_secret(name: str) -> bool:
 
 
 def holds_secret(value: str) -> bool:
+    """Returns whether a value has the form of a secret."""
     data = value.encode("utf-8", "surrogateescape")
     return mask_forms(data) != data
 
@@ -64,6 +65,7 @@ def find_named_values(words: Sequence[str]) -> Iterator[str]:
 
 
 def mask_forms(data: bytes) -> bytes:
+    """Returns text without what has the form of a secret."""
     lower = data.lower()
     for hints, pattern in _read_forms().values():
         if any(hint in lower for hint in hints):  # a pattern is slow, and most texts have none

@@ -70,6 +70,7 @@ class Wheel(Record):
 
     @property
     def archs(self) -> frozenset[str]:
+        """Architectures that it is for."""
         names = {match[1] for tag in self.tags if (match := _PLATFORM.fullmatch(tag.platform))}
         return frozenset(get_args(Arch) if None in names else names)
 
@@ -128,6 +129,7 @@ class Lock(Record):
                 raise ValueError(f"{wheel.filename} is not for Python {self.python} on Linux x86-64 or aarch64")
 
     def select(self, arch: Arch) -> "Lock":
+        """Returns what one architecture gets of it."""
         return replace(self, wheels=tuple(wheel for wheel in self.wheels if arch in wheel.archs))
 
     @property

@@ -245,4 +245,5 @@ KINDS: "Kinds[Record]" = Kinds(Record)
 
 
 def encode_record(record: "Record") -> bytes:
+    """Returns one line."""
     return KINDS.write(record) + b"\n"

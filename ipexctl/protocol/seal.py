@@ -44,6 +44,7 @@ class Seals:
         self.count = 0
 
     def seal(self, line: bytes) -> bytes:
+        """Returns the next line, sealed."""
         return self._compute_mac(line) + line
 
     def open(self, sealed: bytes) -> "Optional[bytes]":

@@ -38,6 +38,7 @@ def decode_message(line: bytes) -> Union[Message, Unreadable, None]:
 
 
 def encode_request(do: str, arguments: Dict[str, Any]) -> bytes:
+    """Returns one line of JSON."""
     return (json.dumps(dict(arguments, do=do)) + "\n").encode()
 
 

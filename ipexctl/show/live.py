@@ -120,6 +120,7 @@ class Live:
 
     @property
     def paused(self) -> bool:
+        """Whether the user holds the view."""
         return self._view.paused
 
     def close(self, report: CommandReport | None = None) -> None:

@@ -38,6 +38,7 @@ class PendingFailures:
         return bool(self._failures) and not self._explained and at - self._since >= GATHER_SECONDS
 
     def pop_failures(self) -> list[Failure]:
+        """Those to be shown, once."""
         failures, self._failures = self._failures, []
         self._hints |= dict.fromkeys(failure.hint for failure in failures if failure.hint)
         return failures

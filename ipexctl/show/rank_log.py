@@ -25,6 +25,7 @@ class RankLog:
         return self.count - len(self._lines) + 1
 
     def append(self, data: bytes) -> None:
+        """Adds whole lines."""
         lines = data.removesuffix(b"\n").split(b"\n")
         self._lines += lines
         self._size += len(data)

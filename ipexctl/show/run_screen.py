@@ -205,6 +205,7 @@ def _drop_library_calls(lines: Sequence[str]) -> list[str]:
 
 
 def _cut_line(line: str, cells: int) -> str:
+    """A line without its middle, if it is longer."""
     half = cells // (2 if line.isascii() else 4) - 2
     return line if phrases.count_cells(line) <= cells else f"{line[:half]} {_CUT} {line[-half:]}"
 
@@ -222,6 +223,7 @@ def format_next_step(run: RunOutcome, place: Sequence[str] = ()) -> list[Rendera
 
 
 def format_orphans_step(run: str, cleanup: Cleanup, place: Sequence[str] = ()) -> list[RenderableType]:
+    """What to do about processes that are left."""
     command = advise("stop", "--orphans", *([run] if run else []))
     return typeset.format_next_step(_END_ORPHANS, complete_hint(command, place)) if cleanup.orphans else []
 

@@ -42,6 +42,7 @@ def escape(text: str) -> str:
 
 
 def one_line(value: object) -> str:
+    """Any value as one harmless line."""
     return escape(" ".join(str(value).splitlines()))
 
 

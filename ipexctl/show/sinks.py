@@ -385,6 +385,7 @@ class StepLines:
 
 
 def format_host_mark(host: str) -> str:
+    """What stands before a line about one host."""
     return f"[{escape(host)}] " if host else ""
 
 

@@ -34,10 +34,12 @@ class View:
 
     @property
     def by_host(self) -> bool:
+        """Whether rows are hosts."""
         return len(self.state.ranks) > RANK_ROW_LIMIT and not self.host
 
     @property
     def followed(self) -> RankState | None:
+        """The rank whose log is shown."""
         ranks = self.state.ranks
         return ranks[min(self.rank, len(ranks) - 1)] if ranks else None
 
@@ -47,6 +49,7 @@ class View:
 
     @property
     def suspects(self) -> frozenset[int]:
+        """The ranks that the others wait for."""
         return frozenset(self.state.attempt.suspects if self.state.attempt else ())
 
     def press(self, key: str) -> str:

@@ -38,6 +38,7 @@ _BYTES = {cls: {name for name, kind in cls.__annotations__.items() if kind is by
 
 
 def encode_event(stamped: Stamped) -> dict[str, object]:
+    """The event as a JSON-able object."""
     event = stamped.event
     cls = type(event)
     line: dict[str, object] = {"at": stamped.at, "event": _NAMES[cls]}

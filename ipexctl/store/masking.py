@@ -185,6 +185,7 @@ class Masker:
             yield match.start(), self._heads.get(match[0], ())
 
     def mask_text(self, text: str) -> str:
+        """Returns text of ours without secrets."""
         masked = self._mask_short_text(text) if len(text) <= _SHORT_TEXT else self._mask_text(text)
         return text if masked == text else masked
 
@@ -265,6 +266,7 @@ class EventMasker:
         self._streams: dict[tuple[int, str], tuple[StreamMasker, e.Output]] = {}  # and the last event of each
 
     def mask_events(self, events: Iterable[e.Stamped]) -> Iterator[e.Stamped]:
+        """Yields the events as they may be shown."""
         for stamped in events:
             for event in self.mask_event(stamped.event):
                 yield stamped if event is stamped.event else e.Stamped(stamped.at, event)

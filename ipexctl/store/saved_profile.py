@@ -20,6 +20,7 @@ def find_traces(directory: Path) -> str | None:
 
 
 def has_profile(directory: Path) -> bool:
+    """Whether a saved run has tables of a profile."""
     return (directory / FOLDER / TABLES).is_file()
 
 

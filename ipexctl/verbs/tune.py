@@ -141,6 +141,7 @@ class HostStudy(Study):
         super().__init__(started, earlier)
 
     def describe_plan(self) -> str:
+        """Returns what is varied, as lines."""
         ranks, steps = pluralize(self.default.size, "rank"), pluralize(self._task.steps, "step")
         lines = [f"{self._task.script}: {ranks} by default; {steps} of each launch, within {self._task.budget}"]
         for name, values in self.started.knobs.items():

@@ -255,6 +255,7 @@ def read_uv_errors(text: str) -> list[str]:
 
 
 def strip_error_prefix(line: str) -> str:
+    """Returns a line of uv's errors without the word that it begins with."""
     return line.removeprefix("error: ").removeprefix("cause: ")
 
 
@@ -371,6 +372,7 @@ def forget_lock(cache: Path, lock: Lock) -> None:
 
 
 def save_lock(cache: Path, lock: Lock) -> None:
+    """Saves the lock under its inputs."""
     write_private_file(_get_lock_path(cache, lock.inputs), json.dumps(to_json(lock), indent=1).encode())
 
 

@@ -48,6 +48,7 @@ class CommandChannel(Channel):
 
     @property
     def has_begun(self) -> bool:
+        """Whether the login shell has started the command."""
         return True
 
     @abstractmethod

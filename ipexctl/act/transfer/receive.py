@@ -101,6 +101,7 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
             sync_file_system(self._root)
 
     def close(self) -> None:
+        """Removes incomplete files."""
         _remove_tree(self._root, self._part)
         os.close(self._root)
 

@@ -38,6 +38,7 @@ class ConnectivityReport(Record):
 
     @property
     def summary(self) -> NetworkCheck:
+        """The summary for ``--json``."""
         met = [pair for pair in self.pairs if pair.error is None]
         rtts = [pair.rtt for pair in met if pair.rtt is not None]
         rates = [pair.rate for pair in met if pair.rate is not None]
@@ -71,6 +72,7 @@ def pick_target(hosts: Sequence[str], host: str) -> str:
 
 
 def check_connectivity(cluster: Cluster, report: ConnectivityReport) -> Iterator[CheckHit]:
+    """Findings of the whole network test."""
     yield from _check_failed_connections(cluster, report)
     yield from _check_connection_quality(report)
     for directory, hosts in report.shared:

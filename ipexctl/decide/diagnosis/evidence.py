@@ -52,6 +52,7 @@ class Evidence(Record):
 
 
 def collect_evidence(rank: RankOutcome) -> Evidence:
+    """Returns what this rank shows of its end."""
     lines = [_OF_RANK.sub("", line) for line in rank.tail.splitlines()]
     crash = rank.traceback.splitlines() if rank.traceback.startswith(_FATAL) else []
     exceptions = () if crash else _parse_traceback(rank.traceback)

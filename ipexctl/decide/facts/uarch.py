@@ -135,6 +135,7 @@ class Uarchs(Record):
 
 
 def parse_uarchs(text: str) -> Uarchs:
+    """Returns the table of ``cpus.toml``."""
     rows: dict[tuple[str, int], list[tuple[frozenset[int], frozenset[int], Uarch]]] = {}
     table = parse_toml(text)
     for family in table["family"]:

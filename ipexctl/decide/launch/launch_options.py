@@ -219,4 +219,5 @@ def _split_names(text: str) -> list[str]:
 
 
 def show(text: str) -> str:
+    """Returns words of the line for a message."""
     return printable(remove_marks(text).strip())

@@ -114,6 +114,7 @@ def describe_command(commands: Sequence[SimpleCommand], index: int) -> FoundLaun
 
 
 def starts_python(words: Sequence[str]) -> bool:
+    """Returns whether a command names a Python script, or Python."""
     parts = [part for word in words for part in remove_marks(find_named_program(word)).split()]
     return any(part.endswith(".py") or normalise_program(part) == "python" for part in parts)
 

@@ -36,6 +36,7 @@ class Translation(Record):
     notes: tuple[Note, ...]
 
     def format_words(self) -> str:
+        """Returns the words for a shell."""
         return " ".join(map(quote_word, (*self.options, *self.script)))
 
 
@@ -50,6 +51,7 @@ class LaunchWords:
         self.exports: Mapping[str, str] = {}
 
     def leave(self, code: str, word: str) -> None:
+        """Notes that a word of the line is left out."""
         self.left.setdefault(code, {})[word] = None
 
     def list_notes(self) -> tuple[Note, ...]:
@@ -116,6 +118,7 @@ class LaunchWords:
 
 @cache
 def list_run_options() -> dict[str, tuple[Any, Flag]]:
+    """Type and flag of the options of ``run``."""
     hints = get_type_hints(Run)
     options: dict[str, tuple[Any, Flag]] = {}
     for field in fields(Run):

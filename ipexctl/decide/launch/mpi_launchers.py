@@ -53,6 +53,7 @@ def parse_launcher_answer(name: str, text: str) -> MpiLauncher | str:
 
 
 def suggest_mpi_install(name: str, host: str) -> str:
+    """Advice for this host without that MPI."""
     dialect = next((dialect for dialect in reversed(DIALECTS) if dialect.name == name), None)
     if dialect is None or not dialect.package:
         return "run without --mpi"

@@ -256,6 +256,7 @@ class _PageBuilder:
         return page.LogLine(at - self._begun, stream == "err", text, find_harmless(decode_line(line)) or "")
 
     def _make_curves(self, table: Mapping[int, Series], shifts: Mapping[int, float]) -> list[page.Curve]:
+        """The curve of each rank; ``shifts`` are those of its clock."""
         return [
             page.Curve(f"rank {rank}", list_points(series, shifts.get(rank, 0.0) - self._begun), rank in self._slow)
             for rank, series in sorted(table.items())

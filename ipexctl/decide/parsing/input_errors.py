@@ -42,6 +42,7 @@ class InputErrors:
         return len(self._all)
 
     def raise_if_any(self) -> None:
+        """Raises `UsageError` if there are errors."""
         if not self._all:
             return
         places = sorted(self._all, key=lambda error: (error[0].file != self.source, error[0].line, error[0].column))

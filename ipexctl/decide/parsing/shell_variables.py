@@ -28,6 +28,7 @@ class ShellVariables:
         self.counts = Counter(name for command in commands for name in _list_assigned(command))
 
     def read(self, command: SimpleCommand) -> None:
+        """Takes what a command assigns and exports."""
         for name, items in command.arrays.items():
             self._assign(name, tuple(each for item in items for each in self.expand(item)), command)
         head = command.words[0] if command.words else ""

@@ -75,6 +75,7 @@ def quote_yaml(value: str | int) -> str:
 
 
 def name_kind(node: "Node") -> str:
+    """Returns what a node is, for a message."""
     if isinstance(node, Scalar):
         return "nothing" if node.is_null else "a single value"
     if isinstance(node, Unread):

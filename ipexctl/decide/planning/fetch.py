@@ -154,4 +154,5 @@ def format_plans(plans: Mapping[str, Listing], into: str) -> str:
 
 
 def format_names(names: Sequence[str]) -> str:
+    """Returns a few names, for a message."""
     return join_names([printable(name, 200) for name in names], 20)

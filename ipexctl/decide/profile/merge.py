@@ -35,6 +35,7 @@ def summarise_rank(
     steps: RecordedSteps,
     kernels: Mapping[traces.Kernel, traces.Sum],
 ) -> RankSummary:
+    """Returns what the profile needs of one rank."""
     works = [traces.Collective(f"impi:{name[:40]}", begin / 1e3, end / 1e3) for name, begin, end in steps.works]
     if len(steps.ends) > 1:
         seconds = (steps.ends[-1] - steps.ends[0]) / 1e9

@@ -23,6 +23,7 @@ class Repair(Record):
 
     @property
     def hint(self) -> Hint:
+        """The command."""
         return advise("install", "--like", self.model, *(["--limit", format_limit(self.hosts)] if self.hosts else []))
 
 

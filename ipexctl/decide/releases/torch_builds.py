@@ -53,6 +53,7 @@ class TorchBuilds(Record):
 
 
 def parse_torch_builds(text: str) -> TorchBuilds:
+    """Returns the table of ``torch_builds.toml``."""
     return TorchBuilds(**parse_toml(text))
 
 

@@ -47,6 +47,7 @@ def find_script(state: RunState) -> str:
 
 
 def list_options(state: RunState) -> set[str]:
+    """The options of ipexctl in the command line of the run."""
     return {word.partition("=")[0] for word in _split(state)[0]}
 
 

@@ -58,6 +58,7 @@ class RunFold:
         self._judged = 0.0  # when the pace was looked at last
 
     def handle_event(self, stamped: e.Stamped) -> None:  # noqa: C901  # a table of cases
+        """Changes the state by one event."""
         event, at, state = stamped.event, stamped.at, self.state
         state.at = max(state.at, at)
         state.lines, state.values = (), ()

@@ -390,6 +390,7 @@ class JournalReader:
 
 
 def make_run_started(running: Running, at: float) -> e.RunStarted:
+    """Returns the first start of a run."""
     names = ("run", "head", "command", "title", "backend", "precision", "isas")
     return e.RunStarted(**select_attributes(running, *names), ranks=running.hosts, at=at)
 

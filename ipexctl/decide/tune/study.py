@@ -202,6 +202,7 @@ class Study(ABC):
         return self._best or next(iter(self._rank_launches()), None)
 
     def judge(self) -> TuneAnswer:
+        """Returns what is known now."""
         ranking, best, gains = self.ranking, self.best, self._gains
         launches = ranking.list_launches()
         ratio = next((row.ratio for row in launches if best and row.name == best.name), None)

@@ -45,6 +45,7 @@ def is_dry(answer: AnyAnswer) -> bool:
 
 
 def get_next_command(answer: AnyAnswer | None) -> str | None:
+    """Returns the command that comes next, of an answer that names one."""
     return getattr(answer, "next", None)
 
 
@@ -60,9 +61,11 @@ def find_answer_type(kind: str) -> type[AnyAnswer] | None:
 
 
 def list_answer_types() -> Mapping[str, type[AnyAnswer]]:
+    """Returns all kinds of answers and their types."""
     return {kind: answer for module in KINDS for kind, answer in _list_types(module).items()}
 
 
 def _list_types(module: str) -> Mapping[str, type[AnyAnswer]]:
+    """Returns the answers of a module of this package, by their kinds."""
     types = (each for each in vars(import_module(f"{__name__}.{module}")).values() if isinstance(each, type))
     return {get_answer_kind(each): each for each in types if issubclass(each, AnyAnswer) and each is not AnyAnswer}

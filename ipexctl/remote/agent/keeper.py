@@ -307,6 +307,7 @@ class Keeper:
         return status
 
     def finish_run(self, end: "journal.RunEnd") -> None:
+        """Writes the final record."""
         status = self.end_launcher()
         for sink in (self.output, self.launcher_output):
             self.unstored += sink.close()

@@ -212,6 +212,7 @@ class KeeperRun:
         self.state, self.deadline = state, self.now.steady + patience
 
     def is_late(self) -> bool:
+        """Returns whether the state's deadline is over."""
         return self.now.steady > self.deadline
 
     def send(self, message: "Message", host: str = "") -> None:

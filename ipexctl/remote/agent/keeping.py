@@ -82,6 +82,7 @@ def _get_key(name: str, marks: "Dict[str, str]") -> str:
 
 
 def add_report(keeping: "Keeping", host: str, found: "messages.CheckpointsFound") -> "Keeping":
+    """What a host has now."""
     known = keeping.reports.get(host)
     found = found._replace(number=max(found.number, known.number if known else 0))
     return keeping._replace(reports=dict(keeping.reports, **{host: found}))

@@ -59,10 +59,12 @@ class LauncherPipes:
         return requests
 
     def release_shims(self, label: str, status: int = 0) -> None:
+        """Lets the shims of a host end with this status."""
         waiting, self.waiting[label] = self.waiting[label], 0
         os.write(self.answers[label], b"%d\n" % status * waiting)
 
     def close(self) -> None:
+        """Lets all shims end."""
         for label in self.answers:
             self.release_shims(label)
 

@@ -54,6 +54,7 @@ Meetings = Dict[int, RankMeeting]  # by rank
 
 
 def add_record(meetings: "Meetings", record: "Union[RankWorld, RankAlone]") -> None:
+    """Adds what a process has reported."""
     known = meetings.get(record.rank, RankMeeting())
     if isinstance(record, RankWorld):
         known = known._replace(worlds=known.worlds | {(record.via, record.size, record.member, record.exchanged)})

@@ -36,6 +36,7 @@ class Notice(NamedTuple):
 
 
 def describe_record(record: "journal.Record") -> "Optional[Notice]":
+    """Returns what is reported of a record, or None."""
     if isinstance(record, journal.Launched):
         ranks = sorted(rank for placed in record.placed.values() for rank in placed)
         again = " again (restart %d)" % record.restart if record.restart else ""

@@ -120,6 +120,7 @@ class OneDnnLog:
         self.file: "Optional[BinaryIO]" = None
 
     def filter_output(self, data: bytes) -> bytes:
+        """Returns what of the script's output is to be passed on."""
         data, self.held = self.held + data, b""
         passed: "List[bytes]" = []
         while data:

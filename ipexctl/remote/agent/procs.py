@@ -282,6 +282,7 @@ def kill_marked(
 
 
 def reap_children() -> None:
+    """Lets go of children that have ended."""
     with suppress(OSError):  # there is none any more
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -56,6 +56,7 @@ class StepProfiler:
             atexit.register(self.end)
 
     def count_step(self, optimizer: "Any") -> None:
+        """An optimizer has made a step."""
         if self.done or os.getpid() != self.pid:  # a forked child is none of the script's steps
             return
         try:

@@ -79,6 +79,7 @@ class ProgressMonitor:
         self.seconds[rank], self.asked[rank] = seconds, now
 
     def note_output(self, ranks: "Set[int]", now: float) -> None:
+        """These ranks wrote something."""
         for rank in ranks:
             if rank in self.signs and now - self.disturbed.get(rank, -ECHO_SECONDS) >= ECHO_SECONDS:
                 self.signs[rank] = now
@@ -92,6 +93,7 @@ class ProgressMonitor:
         return bool(self.reported) or self.doubted is not None
 
     def poll(self, now: float) -> "List[Union[Stall, Straggling, Resumed]]":
+        """Returns what is new."""
         stalled_before = self.stalled
         stall = self.find_stall(now) or self.find_early_stall(now)
         alarms: List[Union[Stall, Straggling, Resumed]] = [Resumed()] if stalled_before and not self.stalled else []

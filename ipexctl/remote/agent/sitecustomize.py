@@ -329,6 +329,7 @@ class Hooks(names.ModuleHooks):
 
 
 def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
+    """Returns what is kept of an exception."""
     import time
     import traceback
 

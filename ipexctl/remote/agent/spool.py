@@ -18,6 +18,7 @@ def build_segment_path(base: str, number: int) -> str:
 
 
 def list_segments(base: str) -> "List[int]":
+    """Returns the segments that are there, in order."""
     directory, name = os.path.split(base)
     ends = (entry.rpartition(".") for entry in os.listdir(directory))
     return sorted(int(end) for start, _, end in ends if start == name and end.isdigit())

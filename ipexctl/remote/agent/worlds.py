@@ -65,6 +65,7 @@ class Worlds:
             names.write_once("%s.%s%s" % (self.base, name, names.RECORD), json.dumps(record))
 
     def note_world(self, via: str, size: int, member: int, exchanged: bool) -> None:
+        """This process is in such a world."""
         if size < 2:
             self.lonely.append((via, "", ""))
             return
@@ -172,6 +173,7 @@ class Worlds:
         self.handle = module.register_optimizer_step_post_hook(self.count_step)
 
     def count_step(self, *_: "Any") -> None:
+        """An optimizer has made a step."""
         self.steps += 1
         if self.steps == STEPS:
             self.judge(STEPS)

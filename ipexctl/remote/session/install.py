@@ -291,6 +291,7 @@ class InstallSession(relay.FileRelay):
     # -- verifying
 
     def list_present(self, paths: List[str]) -> messages.Present:
+        """Returns those of these paths below the environment that exist."""
         return messages.Present([path for path in paths if os.path.exists(os.path.join(self.target, path))])
 
     def check_imports(

@@ -186,6 +186,7 @@ def leave_marker_file(path: str) -> None:
 
 
 def find_marker_files(paths: List[str]) -> SeenMarkerFiles:
+    """Returns those of these marker files that this host sees."""
     return SeenMarkerFiles([path for path in paths if os.path.exists(path)])
 
 

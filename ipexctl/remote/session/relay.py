@@ -57,6 +57,7 @@ class FileRelay:
             file.write(name)
 
     def find_tokens(self, names: List[str]) -> messages.SeenTokens:
+        """Returns those of these tokens that this host sees."""
         return messages.SeenTokens([name for name in names if os.path.exists(os.path.join(self.base, "tokens", name))])
 
     def make_room(self, files: List[Dict[str, Any]]) -> messages.Present:

@@ -46,6 +46,7 @@ _WIDEST_LABEL = 24  # cells
 
 
 def format_runs(value: PsAnswer) -> list[RenderableType]:
+    """The runs on hosts, and orphan directories."""
     silent = value.unreachable
     answered = [host for host in value.asked if host not in silent]
     items: list[RenderableType] = [_make_run_table(value.runs)] if value.runs else []

@@ -82,6 +82,7 @@ def _explain_host(host: HostOutcome) -> str:
 
 
 def format_lost_output(output: LostOutput) -> list[RenderableType]:
+    """What the record could not store."""
     parts = [f"{pluralize(count, 'byte')} of rank {rank}" for rank, count in list(output.ranks.items())[:8]]
     parts += [f"{pluralize(output.bytes, 'byte')} in all"] if len(output.ranks) > 8 else []
     parts += [pluralize(output.events, "event")] if output.events else []

@@ -89,6 +89,7 @@ def render_run(page: RunPage, *, renew: bool = False) -> str:
 
 
 def _draw_parts(page: RunPage) -> dict[str, object]:
+    """What the template shows of a run."""
     drawn: dict[str, list[dict[str, object]]] = {"rank": [], "host": []}
     for figure in page.figures:
         by = "host" if figure.key in ("rank cpu", "rank memory") else figure.by

@@ -95,6 +95,7 @@ class NotificationSink:
         self._send("stall", stall.at, f"{text}; {verdict}" if verdict else text, hosts, event.ranks)
 
     def _report_failure(self, attempt: Attempt) -> None:
+        """Reports the first failure of a run."""
         rank, end = attempt.failed, attempt.failed and attempt.failed.ended
         if rank and end:
             how = phrases.format_signal(end.signal) if end.signal else f"exit code {end.status}"

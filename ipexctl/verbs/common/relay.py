@@ -41,6 +41,7 @@ class RelaySessions:
         raise NotImplementedError
 
     def describe_error(self, host: str, error: RemoteError) -> Failure:
+        """Returns the error of a host as a failure in one printable line."""
         return Failure(host, Kind.STEP, printable(error.what, 600), code=error.code)
 
     def open(self, link: Link, python: str) -> None:
@@ -189,6 +190,7 @@ def _describe_sent(sent: tuple[str, int]) -> tuple[StepOutcome, str]:
 
 
 def _describe_artifacts(artifacts: Sequence[Artifact]) -> list[dict[str, object]]:
+    """As a session takes them."""
     return [{key: getattr(artifact, key) for key in ("target", "sha256", "size", "mode")} for artifact in artifacts]
 
 

@@ -148,6 +148,7 @@ def check_recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = 
 
 
 def load_catalogue() -> Catalogue:
+    """Returns the findings that come with ipexctl."""
     return parse_catalogue(read_data("findings.toml"))
 
 

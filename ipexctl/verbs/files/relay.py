@@ -86,6 +86,7 @@ class SyncRelay(RelaySessions):
         return artifacts
 
     def install_tree(self, link: Link, _: Emit) -> str | Failure:
+        """Puts what has arrived on a host into place."""
         plan = self.plans[link.host.name]
         try:
             check_unchanged(self.tree, plan.send)

@@ -94,6 +94,7 @@ _FILE_SYSTEMS = advise("exec", "df -hT", text="another path for the environment 
 
 
 def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
+    """Returns the error of a host as a failure in one printable line."""
     kind, what = Kind.STEP, error.what
     hint: str | None = None
     if error.code == "busy":

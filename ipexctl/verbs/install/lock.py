@@ -121,6 +121,7 @@ class LockRequest(Record):
 
     @property
     def inputs(self) -> str:
+        """The hash of this request."""
         task, stack, sources = self.task, self.stack, self.sources
         question = {
             "pins": self.pins,
@@ -220,6 +221,7 @@ def load_torch_builds() -> TorchBuilds:
 
 
 def find_cpu_index(stack: Stack) -> str:
+    """Returns the URL of the index that has the CPU builds of torch."""
     return next((index.url for index in stack.indexes if index.name == "torch-cpu"), "URL")
 
 

@@ -102,6 +102,7 @@ def _list_includes(text: str) -> list[str]:
 
 
 def list_packages(files: Sequence[str]) -> set[str]:
+    """Returns the packages that requirements files name."""
     return {read_package_name(each.text) for each in _read_requirements(files)}
 
 

@@ -107,6 +107,7 @@ class RankFiles:
             return b""
 
     def measure_trace(self) -> int:
+        """Returns its bytes, packed."""
         path = self.base / f"{self.rank}{hooks.TRACE}"
         return path.stat().st_size if path.is_file() else 0
 

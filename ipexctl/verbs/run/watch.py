@@ -37,6 +37,7 @@ _REPEAT_WINDOW = 3.0  # seconds in which one Ctrl-C more is not another wish
 
 
 def describe_signal(number: int) -> str:
+    """Returns what the user did."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
@@ -230,6 +231,7 @@ class RunWatcher:
         self.send_order(Vote(), run_dir)
 
     def _leads(self, host: str) -> bool:
+        """Returns whether this host can be reached, and leads the run."""
         return self._read_description_failure(host) is None
 
     def _has_part(self, host: str) -> bool:
@@ -426,6 +428,7 @@ class RunWatcher:
         self.running, self.run_ended = running, None
 
     def report_end(self, verb: str, detached: bool) -> e.Workflow[None]:
+        """The answer and the end of a command that watched the run."""
         reason = self.run_ended.reason if self.run_ended else None
         answer = RunAnswer(self.running.run, reason, detached, self.profiled, self.traces)
         yield from e.finish_verb(verb, answer, self.exit)
