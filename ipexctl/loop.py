@@ -162,7 +162,8 @@ def replay_run(word: str, options: OutputOptions, speed: float | None = None, st
 
 
 def end_with_error(error: Exception, *, json_: bool = False) -> Exit:
-    """For what no command has caught: prints it, with ``json_`` also as a document; logs the traceback of a fault."""
+    """For what no command has caught: prints the sentence, with ``json_`` also as a document; of a fault of ipexctl,
+    logs the traceback."""
 
     full = describe_full(error)
 

@@ -88,6 +88,7 @@ def _format_record_hash(data: bytes) -> str:
 
 @cache
 def read_script(name: str) -> str:
-    """Returns the text of a shell script of `ipexctl.remote`, without lines that are comments."""
+    """Returns the text of a shell script of `ipexctl.remote`, without the lines that are comments: no shell need read
+    them."""
     lines = files("ipexctl.remote").joinpath(name).read_text("utf-8").splitlines(keepends=True)
     return "".join(line for line in lines if not line.lstrip().startswith("#"))

@@ -81,7 +81,8 @@ def _is_plain(name: str, size: int) -> bool:
 
 
 def download_files(reference: HubReference, snapshot: Snapshot, names: Sequence[str], directory: Path) -> None:
-    """Downloads what of a commit is not in ``directory`` yet; goes on where a download ended. Raises `UsageError`."""
+    """Downloads files of a commit that are not in ``directory`` yet; goes on where an earlier download ended. Raises
+    `UsageError`."""
     hub = _import_hub()
     with _explain_errors(hub, reference):
         for name in names:
@@ -91,7 +92,8 @@ def download_files(reference: HubReference, snapshot: Snapshot, names: Sequence[
 
 
 def _limit_progress(hub: Any, size: int) -> type:
-    """Returns a silent progress bar that ends a download of more than twice the size: no transport has a limit."""
+    """Returns a progress bar that draws nothing, and ends a download of more than twice the size: no transport has a
+    limit of its own."""
 
     def update(bar: Any, count: float = 1) -> None:
         bar.received = getattr(bar, "received", 0) + count

@@ -275,7 +275,8 @@ def find_processes(lab: Lab, server: Server | None = None) -> set[int]:
 
 
 def _read_variables(pid: int) -> set[bytes]:
-    """Returns a process's variables; nothing of another user's: they may have no end (prctl(2)). Raises `OSError`."""
+    """Returns what a process was started with; nothing of another user's, whose variables may have no end (prctl(2)).
+    Raises `OSError`."""
     if f"\nUid:\t{os.getuid()}\t" not in Path(f"/proc/{pid}/status").read_text("utf-8", "replace"):
         return set()
     with Path(f"/proc/{pid}/environ").open("rb") as file:

@@ -188,7 +188,8 @@ def list_runs_on_head(link: Link) -> messages.RunListing:
 
 
 def read_run_description(link: Link, directory: str) -> messages.RunDescription:
-    """Returns what a watcher must know of the run in this directory. Raises `LinkError`, also if it is not that run."""
+    """Returns what a watcher must know of the run in this directory of its head. Raises `LinkError`, also where it is
+    not that run, or none that can be."""
     problem = "the run cannot be read"
     done = link.run(build_agent_command(directory, Role.SHOW, directory))
     about = _parse_answer(link, done, problem, messages.RunDescription)
@@ -229,8 +230,9 @@ LAST = (frames.END, GAVE_UP, REMOVED)  # kinds behind which nothing comes
 
 
 class OutputFrame(Record):
-    """A piece of the run's files, of one of the kinds of `protocol.frames`; or of the follower's own about its link
-    (LOST and BACK; GAVE_UP ends it, and REMOVED, where the run's directory is gone; SILENT: for so many seconds)."""
+    """A piece of the run's files, of one of the kinds of `protocol.frames`; or one of the follower's own about its link
+    (LOST and BACK; GAVE_UP ends it, and REMOVED, where the run's directory is gone; SILENT: for how many seconds, 0: no
+    longer)."""
 
     kind: str
     data: bytes = b""

@@ -87,7 +87,8 @@ def sync(context: Context, hosts: HostSelection, task: Sync, flags: options.DryR
 
 
 def _expand_mpirun_line(words: list[str], ctx: typer.Context) -> list[str]:
-    """``--from-mpirun LINE`` as options and script; options beside it win. Notes are in ``ctx.meta``."""
+    """``--from-mpirun LINE`` as the options and the script that it means; options given beside it win. What it leaves
+    out is in ``ctx.meta``."""
     words = [part for word in words for part in (word.split("=", 1) if word.startswith("--from-mpirun=") else [word])]
     if "--from-mpirun" not in words[:-1]:
         return words
@@ -223,7 +224,8 @@ def _list_options_not_given(ctx: typer.Context) -> dict[str, bool]:
 
 
 def _move_options(before: Sequence[str], args: Sequence[str], own: Mapping[str, bool]) -> list[str]:
-    """Returns the line that gives ``own`` options in ``args`` to this command; ``before`` ends in the script."""
+    """Returns the words of the line that gives ``own`` options among ``args`` to this command; the last word ``before``
+    them is the script."""
     moved: list[str] = []
     left: list[str] = []
     for word in args:

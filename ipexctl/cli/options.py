@@ -161,7 +161,9 @@ class AttachFlags(NotifyFlags, RawFlags, RunIdFlags, PageFlags):
 
 class StopFlags(RunIdFlags):
     kill: bool = flag(False, "Send SIGKILL at once.")
-    orphans: bool = flag(False, "End processes of ended runs; remove files of runs without a keeper, or all of RUN.")
+    orphans: bool = flag(
+        False, "End what ended runs left behind; remove files of runs without a keeper, or all of RUN."
+    )
 
 
 class LogsFlags(RunIdFlags):

@@ -24,7 +24,8 @@ class RunFilter(Record):
 
 
 class PrunePolicy(Record):
-    """Which saved runs go: those that ended ``older_than`` seconds ago, without it all; never the newest ``keep``."""
+    """Which saved runs are removed: those that ended ``older_than`` seconds ago, without it all; never the newest
+    ``keep``."""
 
     older_than: float | None = None
     keep: int | None = None
@@ -53,7 +54,8 @@ def choose_runs_to_prune(
 ) -> tuple[list[SavedRun], list[tuple[SavedRun, str]]]:
     """Returns which of ``runs`` (newest first) go, oldest first, and which would go as well, but may not, with the
     reason; ``now`` in Unix seconds. ``is_in_use``: another process holds the record, or it is another user's. A record
-    without an end that was written to within a day is spared: its owner may be on another machine."""
+    without an end that was written to within a day is spared as well: its owner may be on another machine with the same
+    home."""
     removed: list[SavedRun] = []
     spared: list[tuple[SavedRun, str]] = []
     for run in reversed(runs[policy.keep or 0 :]):

@@ -133,7 +133,8 @@ def list_project_modules(
 
 
 def _take_named_modules(tree: ast.Module) -> set[str]:
-    """Takes ``sys.modules["NAME"]`` out of a tree; returns the first words of such names, which are uncertain then."""
+    """Takes ``sys.modules["NAME"]`` out of a tree, which concerns one module; returns the first words of such names, of
+    which nothing is certain then."""
     tops = set[str]()
     for node in ast.walk(tree):
         match node:
@@ -166,7 +167,8 @@ def _changes_finders(node: ast.AST) -> bool:
 
 
 def _list_imports(nodes: Iterable[ast.AST], package: str, table: ImportTable) -> Iterator[tuple[str, int]]:
-    """The modules that a file of this package certainly imports, with lines; also what ``from A import B`` may load."""
+    """The names of modules that a file of this package certainly imports, with lines; also what ``from PACKAGE import
+    NAME`` may load."""
     packages = package.split(".") if package else []
     for node in nodes:
         imported = list_imported_names(node) if isinstance(node, ast.ImportFrom) else []

@@ -2,7 +2,8 @@
 
 An error is raised and ends something; all of ours are `IpexctlError`. A `Failure` is a value: what happened to one
 host, beside the results of the others. Any other exception is a fault of ipexctl itself and ends with `Exit.INTERNAL`.
-What helps is words, and at most one command of ipexctl: it is made and completed here alone."""
+What helps is words, and at most one command of ipexctl: it is made and completed here alone.
+"""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -77,7 +78,8 @@ def repeat_command(text: Text, words: Sequence[str]) -> Text:
 
 def complete_hint(text: Text, place: Sequence[str]) -> Text:
     """Returns a hint whose command has these options (names and values in turn), if it takes them and does not have
-    them yet. A command that names its hosts gets no others; one with ``--limit`` gets where they are written."""
+    them yet. A command that names its hosts gets no others; one with ``--limit`` gets where they are written. Any other
+    text stays as it is."""
     if not isinstance(text, Hint):
         return text
     verb, *arguments = text.words
@@ -184,7 +186,8 @@ class UsageError(IpexctlError):
 
 
 class ConnectError(IpexctlError):
-    """A hop (host or jump host) could not be reached or trusted. Becomes the `Failure` of all behind it."""
+    """A hop (a host, or a jump host before it) could not be reached or trusted. Raised while connecting; becomes the
+    `Failure` of every host behind it."""
 
     def __init__(self, code: str, what: str, hint: str | None = None) -> None:
         super().__init__(what)

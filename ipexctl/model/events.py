@@ -128,10 +128,11 @@ class ResumedFrom(Record):
 
 class RunStarted(Event):
     """mpirun was started. ``ranks`` maps each rank, in order, to its host's name; ``at`` is on the head's clock.
-    ``command`` is the script with its arguments. ``title`` names the script; it is set for commands that read the run
-    later, from its beginning (`attach`, `logs`). ``backend`` (``impi``, ``ccl``, ``gloo``) and ``precision`` (``bf16``)
-    are the launch's, "" where not known; ``isas`` are the levels of the hosts' CPUs. ``restart`` counts the starts
-    before this one, of ``restarts`` further ones that may be."""
+    ``command`` is the script with its arguments.
+    ``title`` names the script; it is set for commands that read the run later, from its beginning (`attach`, `logs`).
+    ``backend`` (``impi``, ``ccl``, ``gloo``) and ``precision`` (``bf16``) are the launch's, "" where not known;
+    ``isas`` are the levels of the hosts' CPUs. ``restart`` counts the starts before this one, of ``restarts`` further
+    ones that may be."""
 
     run: str
     head: str
@@ -182,7 +183,8 @@ class RendezvousChanged(Event):
 
 
 class WorldsCompared(Event):
-    """Whether the ranks work together: ``separate`` says how not; None once they do. ``at`` is on the head's clock."""
+    """Whether the ranks work together: ``separate`` says how they do not, and is None once they do after all. ``at`` is
+    on the head's clock."""
 
     separate: SeparateWorlds | None
     at: float = 0.0
@@ -210,7 +212,8 @@ class Resumed(Event):
 
 
 class HostSilent(Event):
-    """No sign of life of a host for so many ``seconds``; 0: it answers again. ``at`` is on the head's clock."""
+    """No sign of life has come from a host of the run for so many ``seconds``; 0: it answers again. ``at`` is on the
+    head's clock."""
 
     host: str
     seconds: float
@@ -312,7 +315,8 @@ class LauncherOutput(Event):
 class RankEnded(Event):
     """How a rank ended. ``status`` 0–255 or None when it died by ``signal`` (a number, 0 for none), or called MPI_Abort
     with the code ``abort``. ``cause``: "" it ended by itself, "stopped" it was ended by us, "lost" its end was not
-    observed. ``error`` is the exception's last line, ``traceback`` all of it, as the rank wrote them."""
+    observed. ``error`` is the exception's last line, ``traceback`` the whole text of it, both as the rank wrote
+    them."""
 
     rank: int
     host: str

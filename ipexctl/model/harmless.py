@@ -13,7 +13,8 @@ LIMIT = 400  # characters of a line that are searched
 
 
 class HarmlessMessage(Record):
-    """One entry of the catalogue: ``pattern`` is searched in lines with one of ``words``, ``why`` is one sentence."""
+    """One entry of the catalogue: ``pattern`` is searched in each line, one of ``words`` is in each line that it finds,
+    ``why`` is one sentence."""
 
     code: str
     pattern: re.Pattern[str]

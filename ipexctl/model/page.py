@@ -61,7 +61,8 @@ class Curve(Record):
 
 
 class Figure(Record):
-    """One chart over time. ``by`` says what its curves are. ``zero``: its vertical axis begins at 0."""
+    """One chart over time. ``by`` says what its curves are. ``zero``: its vertical axis begins at 0, as that of
+    amounts."""
 
     key: str
     title: str
@@ -113,7 +114,8 @@ class DoctorRecord(JsonRecord):
 
 class RunPage(Record):
     """Everything that the page of a run shows. ``length`` is that of its time axis, ``seconds`` how long it took;
-    ``live``: the run goes on; ``watched_from``: when lines of before were read. Curves are cut at ``restarts``."""
+    ``live``: the run goes on; ``watched_from``: lines of before were read at that moment. No curve goes on over the
+    times in ``restarts``."""
 
     title: str
     run: str

@@ -34,7 +34,8 @@ def parse_wheel_name(text: str) -> tuple[NormalizedName, Version, frozenset[Tag]
 
 class Wheel(Record):
     """One file of a lock: which, from where (``https:``, ``http:`` or ``file:``), and what it must be. ``size`` 0: not
-    known. Name and version are normalised, and those of the file name in the URL. Raises `ValueError`."""
+    known. Name and version are normalised, and those of the file name in the URL. Raises `ValueError` with what is
+    wrong."""
 
     name: str
     version: str

@@ -1,4 +1,5 @@
-"""What `sitecustomize` in a rank shares with the agent. It lies beside it on the path, and imports nothing."""
+"""What `sitecustomize` in a rank shares with the agent. It lies beside it on the rank's path, and importing it
+imports nothing else."""
 
 DIRECTORY_ENV = "IPEXCTL_DIR"  # the run's directory on the host
 RANK_ENV = "IPEXCTL_RANK"
@@ -51,7 +52,8 @@ if TYPE_CHECKING:
 
 
 def quietly(function: "Any") -> "Any":
-    """The function without exceptions: a run's directory that is gone, or full, is not the script's trouble."""
+    """Returns the function without its exceptions: whatever goes wrong (the run's directory may be gone, or its disk
+    full) is not the script's trouble."""
 
     def call(*args: "Any", **kwargs: "Any") -> "Any":
         try:
@@ -63,7 +65,8 @@ def quietly(function: "Any") -> "Any":
 
 
 def call_around(owner: "Any", name: str, before: "Any" = lambda *_: None, after: "Any" = lambda *_: None) -> None:
-    """Has ``before(args, kwargs)`` called before a function of a module or class, and ``after`` behind it."""
+    """Has ``before(args, kwargs)`` called with each call of this function of a module or class, and ``after`` when it
+    has returned."""
     from functools import wraps
 
     before, own, after = quietly(before), getattr(owner, name), quietly(after)

@@ -1,4 +1,5 @@
-"""Bounds of the HTTP servers of the controller and of hosts: no visitor holds a place for ever. Slow to import."""
+"""Bounds of the HTTP servers of the controller and of hosts: no visitor holds a place for ever. Slow to import, and few
+sessions need it."""
 
 import socket
 import threading

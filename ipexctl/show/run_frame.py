@@ -151,7 +151,8 @@ _GOES_ON = " \\"  # ends a line of a command; the next one stands without a mark
 
 
 def _fold_reason(line: str, room: int) -> list[str]:
-    """The lines of a reason. No terminal wraps a frame: lines of a command end in a backslash, for who copies them."""
+    """The lines of a reason. No terminal wraps a frame: a command ends its lines but the last in a backslash, so that a
+    copy of them is one command."""
     lines: list[str] = []
     for part in phrases.fold_line(line, room, 4):
         start = _COMMAND.match(part)

@@ -288,7 +288,8 @@ _MIN_CELLS = 8  # of a last line or a host's name
 
 
 def _draw_ranks(width: int, ranks: Sequence[RankOutcome]) -> Iterator[RenderableType]:
-    """A line per rank with its last words; of many, per host. The last line gives way, then the host's name."""
+    """A line per rank with its last words; of many, a line per host. A long last line gives way, then the host's name;
+    rank and exit never do."""
     by_host = group_pairs((rank.host, rank) for rank in ranks)
     groups = [[rank] for rank in ranks] if len(ranks) <= _LISTED_RANKS else list(by_host.values())
     rows = [(format_ranks([rank.rank for rank in group]), group[0]) for group in groups[:_LISTED_RANKS]]

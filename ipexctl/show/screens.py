@@ -83,7 +83,8 @@ def format_saved_path(report: CommandReport) -> list[RenderableType]:
 def format_next_steps(
     report: CommandReport | None, answer: AnyAnswer | None = None, hints: Sequence[str] = ()
 ) -> list[RenderableType]:
-    """The end of every screen: the hints of failures, then what to do next, a command as the last line."""
+    """The end of every screen: the hints of failures, then what to do next. The last line is a command where there is
+    one."""
     command, place = get_next_command(answer), report.selection_flags if report else ()
     stopped = answer is not None and get_answer_kind(type(answer)) in ("stop", "reap")
     without = report.without if report else None

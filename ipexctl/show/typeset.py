@@ -102,7 +102,8 @@ _READABLE = 100  # cells: longer lines of prose are hard to read
 
 
 def format_message(words_: str, *mark: Part) -> list[Line]:
-    """A message of ipexctl, the first line marked: a sentence, perhaps with a command, or lines laid out already."""
+    """A message of ipexctl, the first line marked: a sentence, perhaps with a command below it, or several lines that
+    are laid out already."""
     first, *more = escape_lines(words_)
     laid_out = bool(more) and not more[0].startswith(_PROGRAMS)
     return [Line(text(*mark, first), 2, whole=laid_out), *(Line(text(line), 2, whole=True) for line in more)]

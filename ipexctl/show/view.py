@@ -11,7 +11,8 @@ RANK_ROW_LIMIT = 16  # ranks; of more, a row is a host, which Enter opens
 
 @dataclass
 class View:
-    """What of the state is shown, and the ranks' logs. ``keys``: of a keyboard; ``can_detach``: the run survives."""
+    """What of the state is shown, and the ranks' logs. ``keys``: a keyboard is attached; ``can_detach``: the run
+    survives this screen."""
 
     state: RunState
     logs: RankLogs

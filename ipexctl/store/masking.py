@@ -64,7 +64,8 @@ class KeptSecrets(Record):
 
 
 def list_forms(value: str) -> set[bytes]:
-    """Returns a value and its form in JSON, ``repr``, a shell's quotes, HTML, a URL, base64 and 16; and its lines."""
+    """Returns a value and what becomes of it in JSON, ``repr``, a shell's quotes, HTML, a URL, base64 and base 16; and
+    each of its lines."""
     raw = value.encode("utf-8", "surrogateescape")
     quoted = {quote(raw, safe=""), quote(raw), quote_plus(raw)}
     quoted |= {re.sub("%..", lambda code: code[0].lower(), text) for text in quoted}

@@ -1,4 +1,5 @@
-"""Files of ipexctl's own: whole or not at all, on the disk, and for nobody else, whatever the umask."""
+"""Files of ipexctl's own that are read again later: whole or not at all, on the disk, and for nobody else, whatever the
+umask."""
 
 import os
 import secrets
@@ -14,7 +15,8 @@ from ipexctl.model.text import printable
 
 
 def make_private_directories(directory: Path) -> None:
-    """Makes a directory and its missing parents, each 0700 whatever the umask. Raises `OSError`."""
+    """Makes a directory and its missing parents, each 0700 whatever the umask; those that exist stay as they are.
+    Raises `OSError`."""
     for path in (*reversed(directory.parents), directory):
         if not path.is_dir():  # mkdir gives its mode to the last one alone
             path.mkdir(mode=0o700, exist_ok=True)
@@ -22,7 +24,8 @@ def make_private_directories(directory: Path) -> None:
 
 
 def claim_private_directory(directory: Path) -> None:
-    """Makes a directory and its missing parents; one of before becomes 0700. Raises `UsageError` if it is of others."""
+    """Makes a directory and its missing parents; one of before becomes 0700. Raises `UsageError` where others could
+    write or own it."""
     shown = printable(str(directory), 400)
     with refuse_os_errors(directory, "cannot be made"):
         if not (directory.exists() or directory.is_symlink()):

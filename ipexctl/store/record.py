@@ -400,7 +400,8 @@ def _list_records_of_run(record: Path) -> list[Path]:
 
 
 def is_directory_in_use(directory: Path) -> bool:
-    """Whether another process holds this directory, or it is not ours to remove: a link, or another user's."""
+    """Whether another process holds this directory, a record or a like one, or it is not ours to remove: a link, or
+    another user's."""
     try:
         number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

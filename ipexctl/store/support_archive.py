@@ -52,7 +52,8 @@ class Preparation(Record):
             prepared.file.close()
 
     def list_contents(self) -> str:
-        """A line for each member: bytes, secrets that were masked, name; then what is left out. All ranks are one."""
+        """A line for each member: bytes, how many secrets were masked, name; then what is left out, and why. Those of
+        all ranks are one line."""
         groups = group_pairs((_fold_name(prepared.part.name), prepared.part) for prepared in self.parts)
         lines = []
         for name, parts in groups.items():
@@ -176,7 +177,8 @@ def _store_part(name: str, time: int, pieces: Iterator[tuple[bytes, int]]) -> Pr
 
 
 def write_archive(path: Path, name: str, preparation: Preparation) -> int:
-    """Writes all parts below ``name`` into a new file of mode 0600; its size in bytes. Raises `OSError`."""
+    """Writes all parts below the directory ``name`` into a new file of mode 0600; its size in bytes. An existing file
+    stays. Raises `OSError`."""
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(number, "wb") as file:

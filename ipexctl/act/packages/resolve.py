@@ -175,7 +175,8 @@ def _write_hash_pages(sources: Sources, folder: Path) -> Sources:
 def find_newest_versions(
     tool: Tool, requirements: Sequence[str], target: WheelTarget, sources: Sources
 ) -> dict[str, str]:
-    """Returns the newest version of each package as a wheel for these hosts; none where one of them has none."""
+    """Returns the newest version of each package that the sources have as a wheel for these hosts; none where one of
+    them has no wheel."""
     lines = _run_pip_compile(tool, requirements, ["--no-deps"], target, sources)[1].splitlines()
     return {name: version for name, equal, version in (line.partition("==") for line in lines) if equal}
 
@@ -299,7 +300,8 @@ def _explain_uv_error(what: str, errors: str, sources: Sources) -> UsageError:
 
 
 def parse_pylock(text: str) -> tuple[Wheel, ...]:
-    """Returns the wheels of a pylock.toml. Raises `UsageError` (exit 4), also with packages that cannot be checked."""
+    """Returns the wheels of a pylock.toml. Raises `UsageError` (exit 4) for text that is none, and with each package
+    without a wheel that can be checked."""
     wheels, reasons = [], []
     for package in _read_pylock(text):
         try:

@@ -118,7 +118,8 @@ class Sources(Record):
         return "the login in ~/.netrc is not sent: neither your configuration nor the command line names this index"
 
     def add_login(self, url: str) -> str:
-        """Returns the URL with its login, for a host that downloads it itself, unless that would go unencrypted."""
+        """Returns the URL with its user name and password, for a host that downloads it itself; without them where the
+        host would send them unencrypted."""
         return url if is_unencrypted(url) else _put_login(url, self.find_login(url))
 
     def list_names(self) -> tuple[str, ...]:

@@ -91,7 +91,8 @@ class Dialler:
         self._keys.close()
 
     def _check_recording(self, host: Host, settings: Settings) -> None:
-        """Refuses, before it connects, a hostfile's known_hosts that may not get a new key. Raises `UsageError`."""
+        """Refuses a hostfile's known_hosts in which a new key may not be recorded, before the host is connected. Raises
+        `UsageError`."""
         path = settings.known_hosts[0]
         accept_new = self._accept_new or settings.accept_new
         if not accept_new or not settings.user_known_hosts or path in settings.user_known_hosts:
@@ -171,7 +172,8 @@ class Dialler:
             raise ConnectError("jump", f"jump host {settings.name}: no answer within {behind.limit:g} s") from None
 
     def _log_in(self, sock: Any, attempt: _Attempt) -> Transport:
-        """Exchanges keys, verifies, authenticates. Raises `EOFError` before a banner, else `ConnectError`."""
+        """Exchanges keys, verifies the host's key and authenticates. Raises `EOFError` if the connection closes before
+        a banner, else `ConnectError`."""
         settings = attempt.settings
         known = self._read_known_hosts(settings.known_hosts)
         user_known = self._read_known_hosts(settings.user_known_hosts)

@@ -51,7 +51,8 @@ def format_known_host_name(host: str, port: int) -> str:
 
 
 def read_trusted_file(path: Path) -> bytes:
-    """Of a file that others can write nothing is believed. Raises `UsageError`, `OSError`."""
+    """Of a file that others can write nothing is believed, neither programs to start nor keys. Raises `UsageError`,
+    `OSError`."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         quoted = shlex.quote(str(path))

@@ -16,7 +16,8 @@ _LAST_LINE = 64  # bytes of the line behind a command, and more: a longer one ha
 
 
 def format_request(command: Command, nonce: bytes) -> bytes:
-    """Returns a command as a shared shell takes it. The nonce is on its input alone: other users can read arguments."""
+    """Returns a command as a shared shell takes it. The nonce comes on the shell's input only: other users of the host
+    can read arguments."""
     text = b"{ " + format_shell_line(command) + b"\n}"
     return b"%d %d %s\n%s" % (len(text), command.late_input or len(command.stdin), nonce, text)
 

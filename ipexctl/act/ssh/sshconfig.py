@@ -74,7 +74,8 @@ File = list[_Option | _Scope]
 
 
 class Hop(Record):
-    """A host of a ProxyJump line: ``[user@]host[:port]``, as in ``text``, or ``ssh://[user@]host[:port][/]``."""
+    """A host of a ProxyJump line: ``[user@]host[:port]`` or ``ssh://[user@]host[:port][/]``. ``text`` has the first
+    form, as messages show it."""
 
     text: str
     host: str
@@ -102,8 +103,9 @@ class Hop(Record):
 
 
 def read_config(path: Path, base: Path, scope: "_Scope | None" = None, depth: int = 0) -> File:
-    """Returns the lines of a file and of those that it includes, none if there is none. Relative names in Include lines
-    are below ``base``. Raises `UsageError` for a file that others can write, and a line that cannot be read."""
+    """Returns the lines of a file and of those that it includes, none if there is no such file. Relative names in
+    Include lines are below ``base``. Raises `UsageError` for a file that others can write, and for a line that cannot
+    be read."""
     if depth > _INCLUDE_DEPTH:
         raise UsageError(f"{path} is not read: Include lines are nested more than {_INCLUDE_DEPTH} deep")
     try:
@@ -327,7 +329,8 @@ class HostOptions:
         return tuple(word for word, each in words if _expand_home(word, each))  # as written: messages show it
 
     def get_agent(self) -> str | None:
-        """IdentityAgent: the socket of the agent, "" for none; None for the environment's. Raises `UsageError`."""
+        """IdentityAgent: the socket of the agent that is asked for keys, "" for none; None for the environment's.
+        Raises `UsageError`."""
         word = next(iter(self.get_paths("identityagent")), "SSH_AUTH_SOCK")
         if word in ("SSH_AUTH_SOCK", "none"):
             return None if word == "SSH_AUTH_SOCK" else ""

@@ -1,6 +1,7 @@
 """A shell in the user's terminal, and forwarded ports: Fabric's, over the connection of a link.
 
-Fabric never connects here: hosts, keys and known_hosts are judged by `connect`. Why: docs/decisions/0012-fabric.md."""
+Fabric never connects here: hosts, keys and known_hosts are judged by `connect`. docs/decisions/0012-fabric.md says what
+it is used for, and what not."""
 
 import errno
 import os

@@ -110,7 +110,8 @@ class Transport(QuietTransport):
         self._eager_socket = sock if isinstance(sock, EagerSocket) else None
 
     def set_algorithms(self, known_key_types: Sequence[str], wishes: Iterable[tuple[str, str]] = ()) -> None:
-        """Sets the algorithms, also weak ones of ``wishes``. The host is asked for a key of a known type."""
+        """Sets the algorithms, by ``wishes`` of ssh_config also weak ones. The host is asked to show a key of a type
+        that is known of it."""
         options = self.get_security_options()
         options.kex = _order_algorithms(KEX, options.kex)
         options.ciphers = _order_algorithms(CIPHERS, options.ciphers, only=True)

@@ -66,7 +66,8 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
             os.mkdir(self._part, 0o700, dir_fd=self._root)
 
     def write_file(self, local: str, chunks: Iterator[bytes], *, mtime: int, executable: bool) -> int:
-        """Writes a file into place; its size. Raises `UnsafePathError`, and as ``chunks``, and changes nothing."""
+        """Writes one file, moves it into place and returns its size. Raises `UnsafePathError`, and whatever ``chunks``
+        raises; then no file has changed."""
         name = f"{self._part}/{secrets.token_hex(8)}"
         with _convert_os_errors(local):
             number = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self._root)

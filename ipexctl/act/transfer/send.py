@@ -91,7 +91,8 @@ def list_tree(link: Link, directory: str) -> bytes:
 
 
 def read_listing(link: Link, command: Command, width: int) -> bytes:
-    """Returns what a script lists, ``width`` fields a file. Raises `LinkError`, also before too many become objects."""
+    """Returns what a script lists, ``width`` fields for a file. Raises `LinkError`, also before too many files of a
+    host become objects here."""
     done = _run_script(link, command)
     if done.truncated or done.out.count(b"\0") > width * _FILE_LIMIT or done.out.count(b"/") > _LEVEL_LIMIT:
         raise _make_step_error(link, "more files than can be listed", "refused-there")

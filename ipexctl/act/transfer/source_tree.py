@@ -138,8 +138,9 @@ class Packer:
         to_delete: Sequence[str],
         stored: Mapping[str, str] | None = None,
     ) -> Iterator[bytes]:
-        """Yields the tar stream for `send.install_tree`: an empty file for each path in ``stored``, which has that
-        file's name in a store on the host. Raises `SourceChangedError` before its end: nothing takes effect."""
+        """Yields the tar stream in pieces, for `send.install_tree`: an empty file for each path in ``stored``, which
+        has the name of that file in a store on the host. Raises `SourceChangedError` before its end, so that nothing
+        takes effect."""
         stored = stored or {}
         key: tuple[TreeEntry | str, ...] = (*entries, *stored)
         with self._lock:
@@ -189,7 +190,8 @@ class Packer:
         yield bytes(gathered)
 
     def _read_padded(self, entry: TreeEntry) -> Iterator[bytes]:
-        """Yields a file, as long as when the tree was read, padded to blocks. Raises `SourceChangedError`."""
+        """Yields the contents of a file, exactly as long as when the tree was read, padded to tar's blocks. Raises
+        `SourceChangedError`."""
         left = entry.size
         try:
             # Without following a link: the file may have been replaced by one since.

@@ -78,7 +78,8 @@ def _report_lost_releases(
 
 
 def check_allocators(cluster: Cluster) -> Iterator[CheckHit]:
-    """Hosts whose ranks use glibc's malloc, having nothing better. Their fix is one text: they are one finding."""
+    """Hosts whose ranks use glibc's malloc, because nothing better was found there. Their fix is one text, so that they
+    are one finding."""
     commands: dict[str, str] = {}
     for host, fact in cluster.facts.items():
         # The list of libraries begins with glibc's version.

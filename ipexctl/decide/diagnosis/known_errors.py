@@ -47,7 +47,8 @@ class ErrorMatch(Record):
 
 
 def parse_known_errors(tables: Sequence[Table], packages: Mapping[str, str]) -> KnownErrors:
-    """Of our own tables, the first of which win: a malformed one is a bug. ``packages`` are those of modules."""
+    """Of the program's own tables, the first of which win: a malformed one is a bug. ``packages`` maps modules to what
+    is installed for them."""
     modules = "|".join(map(re.escape, packages))
     errors = []
     for code, item in (item for table in tables for item in table.items()):

@@ -67,7 +67,8 @@ _STATES = {
 
 
 class StackFrame(Record):
-    """A line of a program: `file` is its path in its library, or, where `own`, below the directory of the script."""
+    """A line of a program: `file` is its path in the library that it belongs to, or, where `own`, in the user's code
+    below the directory of the script."""
 
     file: str
     line: int
@@ -147,7 +148,8 @@ def read_errors(stack: RankStack) -> list[RaisedError]:
 
 
 def describe_errors(stacks: Sequence[RankStack]) -> list[str]:
-    """Returns a line for each exception of processes that live on, with their ranks; none of what all handle."""
+    """Returns a line for each exception of processes that live on, with their ranks. What all of them handle is how
+    they work."""
     everyone = {stack.rank for stack in stacks}
     pairs = (((error.handled, error.describe()), stack) for stack in stacks for error in read_errors(stack))
     lines = []
@@ -159,7 +161,8 @@ def describe_errors(stacks: Sequence[RankStack]) -> list[str]:
 
 
 def describe_stall_cause(known: Callable[[], KnownErrors], stacks: Sequence[RankStack], run: str, script: str) -> str:
-    """Returns what an uncaught exception of ranks that live on is known as, and what helps; empty without one."""
+    """Returns what an exception that nobody caught, of ranks that live on with these stacks, is known as, and what
+    helps; empty without one."""
     raised = [(stack.host, error) for stack in stacks for error in read_errors(stack) if not error.handled]
     for host, error in raised:
         rank = RankOutcome(0, host, "failed", error=error.error, traceback=error.traceback)
@@ -357,7 +360,8 @@ def describe_stall(stalled: Stalled, hosts: Sequence[str], *, hopeless: bool = F
 
 
 def describe_missing(missing: Sequence[int], stalled: Sequence[int], hosts: Sequence[str], joined: bool) -> str:
-    """Returns the same of ranks that wait for others that have ended, in a rendezvous or (``joined``) a collective."""
+    """Returns the same of ranks that wait for others that have ended, in their rendezvous or, if these had ``joined``,
+    in a collective; empty without such."""
     if not missing:
         return ""
     it, waits = ("it" if len(missing) == 1 else "them"), ("waits" if len(stalled) == 1 else "wait")

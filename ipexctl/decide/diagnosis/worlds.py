@@ -65,7 +65,8 @@ def describe_worlds(record: journal.SeparateWorlds) -> SeparateWorlds | None:
 
 
 def find_hopeless_rendezvous(records: Sequence[RankRendezvous], hosts: Sequence[str]) -> str:
-    """What to say at once of ranks with one rendezvous, where those of other hosts cannot come; else ""."""
+    """What to say at once of ranks with the same rendezvous, where the ranks of other hosts cannot come; "" where they
+    may be there."""
     record = next((each for each in records if each.fault), records[0])
     if record.address == record.planned:
         return _describe_numbers(records, hosts) or _describe_size(record, len(hosts))
@@ -130,7 +131,8 @@ def _describe_size(record: RankRendezvous, count: int) -> str:
 
 
 def _describe_change(records: Sequence[RankRendezvous]) -> str:
-    """``train.py:4 sets the rendezvous address to localhost (ranks 0-3)``; its port, where only that differs."""
+    """``train.py:4 sets the rendezvous address to localhost (ranks 0-3)``; its port, where only that differs from the
+    plan."""
     first, ranks = records[0], [record.rank for record in records]
     if first.number >= 0 and first.address == first.planned:
         return ""

@@ -236,7 +236,8 @@ def read_cgroup(bundle: ProbeOutput) -> CgroupLimits:
 
 
 def _list_groups(paths: Iterable[str]) -> set[str]:
-    """Groups and those above them, and always the root (""): our own group where a container shows the host's path."""
+    """Groups and those above them. The root ("") always: inside a container a path may be that of the host; then the
+    root is our own group."""
     known = (path.strip("/") for path in islice(paths, _MAX_GROUPS) if len(path) <= _MAX_PATH)
     parts = [path.split("/", _MAX_DEPTH)[:_MAX_DEPTH] for path in known]
     return {"", *("/" + "/".join(part[:depth]) for part in parts for depth in range(1, len(part) + 1) if part[0])}

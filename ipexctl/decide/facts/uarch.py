@@ -124,7 +124,8 @@ class Uarchs(Record):
         flags: Collection[str],
         name: str = "",
     ) -> Uarch | None:
-        """None where no row fits; one with steppings needs one. The first counts. ``name``: as it was sold."""
+        """None where the table does not tell; a row with steppings needs one. The first row that fits counts. ``name``
+        is what the processor was sold as."""
         for models, steppings, uarch in self.rows.get((vendor or "", family or 0), ()):
             known = model in models and (not steppings or stepping in steppings)
             if known and (not uarch.needs or uarch.needs in flags):

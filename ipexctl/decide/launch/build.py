@@ -161,7 +161,8 @@ def build_launch(
 
 def _choose_leaders(task: Run, nodes: Sequence[NodePlan], spares: Sequence[NodePlan]) -> Sequence[NodePlan]:
     """The head, and the hosts that may take its place, in their order: where each attempt has most of the hosts, or one
-    half and the only vote, no two are at work at once. (Of two hosts none knows whether it or the other is cut off.)"""
+    half and the only vote, no two can be at work at once. (Of two hosts none can tell whether the other one is lost, or
+    itself is cut off.)"""
     planned, least = (*nodes, *spares), task.min_hosts or len(nodes)
     most = task.on_split == "wait" or len(planned) // 2 < least < len(planned)
     return planned[: 1 + _SUCCESSORS if most else 1]
@@ -225,7 +226,8 @@ def _plan_node(
 def _check_ccl(
     run: RunSettings, host: str, host_runtime: HostRuntime, ranks: Sequence[RankPlacement]
 ) -> Iterator[Note]:
-    """Warns of names that contain the configured one (oneCCL takes the first), and of ranks without workers."""
+    """Warn of ambiguous names (oneCCL takes the first interface whose name *contains* the configured one) and of ranks
+    without a core for oneCCL's workers."""
     name = host_runtime.interface.name
     others = [other.name for other in host_runtime.facts.interfaces if name in other.name and other.name != name]
     if others:

@@ -48,7 +48,8 @@ class HostRuntime(Record):
 
 
 class RunSettings(Record):
-    """What all hosts of a launch share. ``workers`` are cores of each rank's collectives; ``rdma`` is `has_rdma`."""
+    """What all hosts of a launch share. ``workers`` are the cores of each rank's collectives; ``rdma`` is `has_rdma` of
+    the hosts."""
 
     task: Run
     head: InterfaceChoice
@@ -65,14 +66,16 @@ class RunSettings(Record):
 
 
 def has_rdma(hosts: Iterable[Facts]) -> bool:
-    """Returns whether every host has an active RDMA interface: else each would choose its own provider of libfabric."""
+    """Returns whether every host has an active RDMA interface: libfabric's provider must be the same on all hosts, but
+    each host would choose its own."""
     return all(any(card.name.startswith(_RDMA) and card.up is not False for card in host.interfaces) for host in hosts)
 
 
 def build_host_env(
     run: RunSettings, host: HostRuntime, places: Sequence[RankPlacement], tuned: Mapping[str, Setting]
 ) -> dict[str, Setting]:
-    """Variables of all ranks (``places``) on this host. ``tuned`` is from `tuning`; the user's variables win."""
+    """Variables of all ranks (``places``) on this host. ``tuned`` is from `tuning`; the user's variables override every
+    other value."""
     task, facts, runtime, interface = run.task, host.facts, host.runtime, host.interface.name
     env: dict[str, Setting] = {}
 

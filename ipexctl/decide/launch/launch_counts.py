@@ -37,7 +37,8 @@ class Level:
 
 
 class Counts(Record):
-    """The world size and each host's ranks; empty where its hosts decide. ``note``: what the line leaves open."""
+    """The world size and the ranks of each host; empty where the line leaves it to its hosts. ``note``: what the line
+    does not say."""
 
     ranks: str = ""
     ppn: str = ""

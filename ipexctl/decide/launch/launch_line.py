@@ -28,8 +28,9 @@ _INSTANCES = {"--instances", "--cores-per-instance"}
 
 
 def translate_line(text: str, table: LaunchTable, read_file: ReadFile) -> Translation:
-    """Returns the translation of a line alone, without the shell that would have read it. ``read_file`` gives the text
-    of a batch file or hostfile. Raises `UsageError` for what cannot be translated, `ValueError` for open quotes."""
+    """Returns the translation of a line that stands alone, without the shell that would have read it. ``read_file``
+    gives the text of a batch file or a hostfile. Raises `UsageError` for what cannot be translated, `ValueError` for
+    open quotes."""
     launch = _choose_command(shell.split_commands(text), table, "the line")
     return LaunchLineReader(table, read_file, alone=True).translate(launch)
 
@@ -107,7 +108,8 @@ class LaunchLineReader(LaunchOptions):
         return Translation(tuple(options), tuple(args), self.list_notes())
 
     def _set_start(self, script: str) -> None:
-        """Sets what run must know of what it starts: mpirun and srun take any program. Raises `UsageError`."""
+        """Sets what run needs to know of what it starts, which mpirun and srun take for a program of any kind. Raises
+        `UsageError`."""
         is_python = self.has_python or self.is_module or shell.remove_marks(script).endswith(".py")
         by_mpi = any(level.program.kind in {"mpi", "slurm"} for level in self.levels)
         is_program = by_mpi and (bool(self.shell) or is_program_name(script))

@@ -41,7 +41,8 @@ class Translation(Record):
 
 
 class LaunchWords:
-    """Options by their names (variables as ``-e NAME``), in the order of the line. ``exports`` are those above it."""
+    """Options by their names (variables as ``-e NAME``), in the order of the line. ``exports`` are what the shell file
+    exports above the line."""
 
     def __init__(self, table: LaunchTable) -> None:
         self.table = table
@@ -70,7 +71,8 @@ class LaunchWords:
                 self.leave(code, word)
 
     def set_option(self, option: str, value: str, spelled: str) -> None:
-        """Gives ``run`` an option with the value of ``spelled``; a switch has none. Raises `UsageError` as run does."""
+        """Gives ``run`` an option with the value of ``spelled``; a switch has none. Raises `UsageError` if ``run``
+        would not accept it."""
         shown = printable(f"{spelled} {remove_marks(value)}".strip())
         if option == "--iface" and not (_INTERFACE.fullmatch(value) or END in value):
             self.leave("option", shown)

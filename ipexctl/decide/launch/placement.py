@@ -117,7 +117,8 @@ def place_ranks(
     """Place ranks or instances (``kind``) in host order with their cores, and warnings. ``machines`` maps hosts to what
     names their machine: hosts that are one machine share its cores. ``workers`` cores of each rank (its last) are set
     aside for its collectives when ``least`` or more are left to compute on. ``divide`` gives the CPUs of so many
-    processes of a machine; fewer shares are used in turn. ``only`` this process of each host, or all."""
+    processes of a machine; where it gives fewer shares, they are used in turn. ``only`` this process of each host, or
+    all."""
     warnings = [replace(note, hosts=(host,)) for host, _ in counts if (note := cores[host].note)]
     total: Counter[str] = Counter()  # processes of a machine
     for host, count in counts:

@@ -31,7 +31,8 @@ _PROXY_NAMES = re.compile("PATH|LD_LIBRARY_PATH|HOME|LANG|(FI_|UCX_|OMP_|MPI4PY_
 
 
 class Identity(NamedTuple):
-    """What makes this start this one: the nonce of its frames, the token of its parts, who began it, when."""
+    """What makes this start this one: the nonce of its frames, the token its parts know each other by, who began it,
+    when."""
 
     nonce: str
     token: str
@@ -48,7 +49,8 @@ def build_run_specs(
     launch: Launch, task: Run, identity: Identity, timings: Timings = Timings(), *, resume: Sequence[str] = ()
 ) -> dict[str, RunSpec]:
     """Host → its specification. A specification holds only its host's environment; the head's also how to start mpirun.
-    The user's timings replace those of ``timings``. ``resume`` are words by which the script goes on."""
+    The user's timings replace those of ``timings``. ``resume`` are the words by which the script goes on from a
+    checkpoint."""
     timings = timings._replace(
         **select_attributes(task, "node_lease", "grace", "stall_warn", "straggler_warn"),
         lease=task.lease or 0.0,

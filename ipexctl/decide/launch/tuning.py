@@ -117,7 +117,8 @@ def cap_isa(task: Run, facts: HostFacts, ipex: bool) -> tuple[dict[str, Setting]
 
 
 def find_common_isa(facts: HostFacts) -> str | None:
-    """Returns the highest level of every host (it does not imply those below) that ranks can be held to, or None."""
+    """Returns the highest level that every host has (one level does not imply all those below it) and that ranks can be
+    held to; None without one."""
     shared = (level for level in _SPELLINGS if all(supports_isa(fact, level) for fact in facts.values()))
     return next(shared, None)
 

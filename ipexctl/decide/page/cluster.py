@@ -53,7 +53,8 @@ def list_properties(facts: Facts) -> dict[str, str]:
 
 
 def make_doctor_record(at: float, answer: DoctorAnswer, before: DoctorRecord | None = None) -> DoctorRecord:
-    """What pages of later runs show of an answer. Speeds that were not measured again are those of ``before``."""
+    """What pages of later runs show of an answer. Speeds that were not measured again are those of ``before``, if that
+    is of the same hosts."""
     hosts = tuple(host.host for host in answer.hosts)
     if answer.speed is None and before is not None and set(before.hosts) == set(hosts):
         return DoctorRecord(at, hosts, answer.findings, before.speed, before.speed_at)

@@ -29,7 +29,8 @@ class InputErrors:
         near: tuple[str, Iterable[str]] | None = None,
     ) -> None:
         """Adds an error once. ``value`` is the text in the file; it is shown escaped. ``near``: a wrong word and the
-        valid ones: the first errors name the nearest. Raises `UsageError` when there are too many to read on."""
+        valid ones, of which the first errors name the nearest. Raises `UsageError` when there are so many that reading
+        on would help nobody."""
         value_text = "" if value is None else f", found '{printable(value)}'"
         if (origin, what + value_text) in self._all:
             return

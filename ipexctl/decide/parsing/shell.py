@@ -69,7 +69,8 @@ def quote_word(word: str) -> str:
 
 
 def split_commands(text: str) -> list[SimpleCommand]:
-    """Returns the simple commands of a shell file. Raises `ValueError` for open quotes, and too deep brackets."""
+    """Returns the simple commands of a shell file, in order. Raises `ValueError` for quotes that are not closed, or
+    brackets that are nested too deeply."""
     return split_marked_commands(remove_marks(text))
 
 

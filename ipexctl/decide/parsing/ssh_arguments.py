@@ -33,7 +33,8 @@ _OPTION = re.compile(r"\s*(\w+)\s*(?:=\s*|\s)(.*)", re.DOTALL)
 
 @lru_cache(1024)  # the hosts of a group have the same
 def read_ssh_arguments(text: str) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """Returns what a command line of ssh means for a host, by its key, and the options without an effect."""
+    """Returns what the words of a command line of ssh say of a host, by its key, and the names of options that have no
+    effect."""
     try:
         options, _ = _split_options(shlex.split(text if len(text) <= _LENGTH_LIMIT else "'"))
     except ValueError:  # a quotation mark without its partner

@@ -29,7 +29,8 @@ class RemoteFile(Record):
 
 
 class Listing(Record):
-    """What a host has of what was asked, or (`plan_fetch`) shall send. ``matched`` are numbers of patterns."""
+    """What a host has of what was asked for, or (`plan_fetch`) shall send of it. ``matched`` are the numbers of the
+    patterns that matched."""
 
     path: str
     items: tuple[RemoteFile, ...] = ()

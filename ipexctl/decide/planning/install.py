@@ -91,7 +91,8 @@ def choose_venv(named: str | None, inventory: Inventory, facts: HostFacts) -> st
 
 
 def read_state(fact: Facts, venv: str, lock: Lock) -> Inspection | None:
-    """Returns the state of a host whose facts show exactly this and nothing besides: nobody need look; else None."""
+    """Returns what the facts say of a host that has exactly this already and nothing besides, so that nobody need look
+    there again; else None."""
     state = fact.installed
     if state is None or state.venv != venv or state.marker is None or state.marker.id != lock.id:
         return None

@@ -131,7 +131,8 @@ _STATUS = re.compile(rb"(\S) ([0-7]{1,7}) ([0-9]{1,18}) (-?[0-9]{1,19})")
 
 
 def parse_status(words: bytes) -> tuple[str, int, int, int]:
-    """Returns kind, mode, size and time (whole seconds) as a host lists a file. Raises `ValueError`."""
+    """Returns kind, mode, size and time (whole seconds) as a host lists a file. Raises `ValueError` for what no file
+    system has."""
     match = _STATUS.fullmatch(words)
     if match is None:
         raise ValueError("a file without a size or a time")

@@ -240,7 +240,8 @@ def _make_pair_error(
 
 
 def check_release(release: StackRelease, request: StackRequest, facts: HostFacts) -> tuple[tuple[Note, ...], str]:
-    """Returns the reasons why a host cannot hold the release (no unknown fact is one), and the Python of all."""
+    """Returns every reason why some host cannot hold the release (an unknown fact is no reason), and the
+    Python that all of them have."""
     reasons: dict[tuple[str, str], list[str]] = {}
     ipex = f"intel_extension_for_pytorch {release.ipex}"
 

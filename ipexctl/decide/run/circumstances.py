@@ -111,7 +111,8 @@ def _is_not_sent(failure: _Failure) -> _Shown | None:
 
 
 def _is_left_out(failure: _Failure) -> _Shown | None:
-    """The sync left a file out. Ranks work in the user's directory; elsewhere its place in the project counts."""
+    """The sync left a file out. Ranks work in the user's directory; where the script has left that, the file's place in
+    the project counts."""
     left_out, path = failure.state.left_out, posixpath.normpath(failure.words["path"])
     own = [name for name, local_path in left_out.items() if f"{path}/".startswith(f"{local_path}/")]
     name = next(iter(own or [name for name in left_out if f"/{name.rstrip('/')}/" in f"/{path}/"]), None)

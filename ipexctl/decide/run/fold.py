@@ -39,7 +39,8 @@ _MOMENTARY = ("memory", "swap", "celsius", "mhz", "rank memory")  # samples of o
 
 
 class RunFold:
-    """Takes events one by one; `state` is what is known after each. With ``every_line`` no line is left unread."""
+    """Takes events one by one; `state` is what is known after each. With ``every_line`` no line is left unread, however
+    fast ranks write."""
 
     def __init__(self, *, every_line: bool = False) -> None:
         self.state = rs.RunState()
@@ -365,7 +366,8 @@ class RunFold:
             self._unusual.read_line(number, stream, shown, at, routine=bool(figures))
 
     def _select_lines(self, number: int, text: bytes, at: float) -> list[bytes]:
-        """The last of these lines, as many as may be read of the rank in this second, however much it writes."""
+        """The last of these lines, as many as may be read of the rank in this second: ranks that write without end cost
+        no more than others."""
         if self._every_line:
             return text[:-1].split(b"\n")
         attempt = self.state.last_attempt

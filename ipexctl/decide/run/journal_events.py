@@ -382,7 +382,8 @@ class JournalReader:
         return stack_traces.describe_missing(missing, sorted(stalled), self._running.hosts, joined.issuperset(missing))
 
     def _find_missing(self, stalled: Collection[int]) -> tuple[int, ...]:
-        """Ranks that ended with 0 and that others wait for: in a rendezvous they never joined, or a collective."""
+        """The ranks that have ended with 0 and for which others wait: in a rendezvous in which they never were, or in a
+        collective."""
         waiting = self._met - self._connected - self._well
         if waiting and waiting.issuperset(stalled):
             return tuple(sorted(self._well - self._met))

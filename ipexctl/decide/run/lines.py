@@ -105,7 +105,8 @@ def _drop_middle(line: bytes) -> bytes:
 
 @dataclass(slots=True)
 class LineHolder:
-    """Holds the last line of a stream back until it ends: events have whole lines. Nothing is lost or changed."""
+    """Holds the last line of a stream back until it ends, so that events have whole lines. What comes out, joined, is
+    what went in."""
 
     _held: bytes = b""
     _grown: bool = False  # since `release` was called
@@ -131,7 +132,8 @@ class LineHolder:
 
 
 class Demux:
-    """Takes the ranks' output in any pieces, from any byte on; gives (rank, stream, bytes), None outside of frames."""
+    """Takes the ranks' output in pieces of any size, from any byte on; gives (rank, stream, bytes), rank None for what
+    is outside of frames."""
 
     def __init__(self, nonce: str) -> None:
         self._opening = frames.build_opening(nonce)

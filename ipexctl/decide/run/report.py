@@ -72,7 +72,8 @@ def _leave_out_hosts(state: RunState, run: RunOutcome) -> Hint | None:
 
 
 def complete_failure(state: RunState, failure: Failure) -> Failure:
-    """The failure with a hint that has the user's own options; doctor looks why a host cannot be reached."""
+    """The failure with a hint that has the user's own options. What else keeps a host from being reached, doctor finds
+    out."""
     hint, command = failure.hint, state.command or _NO_COMMAND
     if hint is None and failure.kind is Kind.UNREACHABLE and state.last_attempt is None and command.verb != "doctor":
         hint = advise("doctor")
@@ -187,7 +188,8 @@ def _find_end(state: RunState) -> e.RunEnded | None:
 
 
 def _find_run_times(state: RunState, run: RunHistory, shifts: Mapping[str, float]) -> tuple[float, float]:
-    """The beginning of the first attempt and the end of the last, as we saw them, or else as the head noted them."""
+    """The beginning of the first attempt and the end of the last: as we saw them, or, when we came later, as they were
+    noted on the head."""
     if not run.attempts:
         return 0.0, 0.0 if state.launch_failed else state.at
     first, last = run.attempts[0], run.attempts[-1]
@@ -200,7 +202,8 @@ def _find_run_times(state: RunState, run: RunHistory, shifts: Mapping[str, float
 def _find_cause(
     state: RunState, attempt: Attempt, over: e.RunEnded | None, ranks: tuple[RankOutcome, ...], known: ReadErrors
 ) -> tuple[tuple[RankOutcome, ...], Diagnosis | None]:
-    """The ranks that failed, first the one that did by itself, and what that is known as, with commands to type."""
+    """The ranks that failed, first the one that did by itself, and what that is known as, with commands that are ready
+    to be typed."""
     if (over is None or over.reason in ("done", "stopped")) and all(rank.state != "failed" for rank in ranks):
         return (), None
     output = attempt.launcher.decode("utf-8", "replace")

@@ -1,4 +1,5 @@
-"""What is kept of a run in bounded memory: series, the ends of each rank's output; and the pace that straggles."""
+"""What is kept of a run in bounded memory: series in so many points, the first and the last of each rank's output; and
+the pace that straggles."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -17,7 +18,8 @@ def count_columns(members: int) -> int:
 
 
 def add_point(series: Series, at: float, value: float) -> None:
-    """One more point; what is no number, or at no time, is left out. Columns double in width as time grows."""
+    """One more point; what is no number, or at no time, is left out. Columns double their width when time outgrows
+    them."""
     if not (abs(at) < _LATEST and isfinite(value)):
         return
     if not series.count:

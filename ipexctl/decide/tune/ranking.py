@@ -1,4 +1,5 @@
-"""What launches are worth: their rates against the default's, measured in turn: a machine may change its speed."""
+"""What launches are worth: their rates against the default's, which is measured in turn with them, so that a machine
+that changes its speed fools nobody."""
 
 from bisect import bisect
 from collections import defaultdict

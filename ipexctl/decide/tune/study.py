@@ -192,7 +192,8 @@ class Study(ABC):
         return min(round(_FINALS[0] * self.ranking.noise), _FINALS[1])
 
     def _rank_launches(self) -> list[TriedLaunch]:
-        """The whole launches that promise a gain, the best first: with few measurements one is worth less."""
+        """The launches that were measured as a whole and promise a gain, the best one first: the fewer measurements,
+        the less a launch is worth."""
         rows = [row for row in self.ranking.list_launches(1) if row.values and not row.dropped and not row.why]
         return sorted((row for row in rows if row.low and row.low > 1), key=lambda row: -(row.low or 0.0))
 

@@ -50,7 +50,8 @@ class SharedDirectory(JsonRecord):
 
 
 class TriedConnection(JsonRecord):
-    """A connection between two hosts that was made: the round trip in seconds, and bytes a second if measured."""
+    """A connection between two hosts that was made: the round trip in seconds, and bytes a second where they were
+    measured on it."""
 
     from_: str
     to: str

@@ -46,7 +46,8 @@ class UsedPlace(JsonRecord):
 
 
 class UsageAnswer(AnyAnswer):
-    """``du`` of the hosts that ``answered``. With --prune ``dry`` if nothing was removed; ``next`` removes it."""
+    """``du`` of the hosts that ``answered``. With --prune ``dry`` where nothing was removed, and ``next``, the command
+    that removes it."""
 
     answered: tuple[str, ...]
     places: tuple[UsedPlace, ...]

@@ -29,7 +29,8 @@ class SavedRun(JsonRecord):
 
 
 class RunsAnswer(AnyAnswer):
-    """``runs``: saved runs, newest first; ``total`` counts all in ``directory``. ``next`` shows more of a named one."""
+    """``runs``: saved runs, newest first; ``total`` counts all in ``directory``. ``next`` shows more of one that was
+    named."""
 
     directory: str
     total: int
@@ -133,7 +134,8 @@ class ReportedRun(JsonRecord):
 
 
 class RunDifference(JsonRecord):
-    """What differs between runs: ``values``, one of each. ``of``: "plan", "variable", "stack", "hosts"."""
+    """What differs between runs: ``values`` has one of each run, in their order. ``of``: "plan", "variable", "stack",
+    "hosts"."""
 
     of: str
     name: str

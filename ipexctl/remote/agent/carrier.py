@@ -81,7 +81,8 @@ class Carrier:
     # -- what is here -------------------------------------------------------------------------------------------------
 
     def find_fault(self) -> str:
-        """Returns why the store is not touched: the directory that it lies in may be open to others, like /tmp."""
+        """Returns why nothing is read, written or removed in the store: the directory that it lies in may be open to
+        others, like /tmp."""
         with suppress(OSError):  # else there is none yet
             found = os.lstat(self.store)
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():

@@ -172,7 +172,8 @@ class Guard:
         return count
 
     def list_wakeup_sources(self) -> "List[Any]":
-        """Returns what wakes us at once: the keeper's message, and (where the system has it) the end of a child."""
+        """Returns what wakes us at once: the keeper's message, and the end of a wrapper or a proxy (where the kernel
+        and Python offer it)."""
         watched = {process.pid for process in self.ranks.alive.values()} | self.proxies
         for pid in set(self.ends) - watched:
             os.close(self.ends.pop(pid))
@@ -319,7 +320,8 @@ class Guard:
             self.report(record)
 
     def finish_run(self, stay: bool = False) -> None:
-        """Ends all but the keeper's own, reports what could not be, removes its files, unless it is to ``stay``."""
+        """Ends all that is left but the keeper's own, reports what could not be ended, takes its files along, unless it
+        is to ``stay`` for another attempt."""
         timings = self.spec.timings
         self.queue.leave()
         self.report_records()

@@ -33,7 +33,8 @@ class Helper(rpc.Wire):
 
 
 def start_helper(directory: str, name: str, nice: int, work: "Callable[[rpc.Wire], None]") -> "Optional[Helper]":
-    """Starts a process called ``name`` that does ``work`` with its connection to the guard. None without one."""
+    """Starts a process that calls itself ``name`` and does ``work``, which gets its connection to the guard. None where
+    no process can be had."""
     own, other = socket.socketpair()
     try:
         pid = os.fork()

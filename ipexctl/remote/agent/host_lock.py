@@ -67,7 +67,8 @@ def take_host(base: str, spec: "RunSpec") -> "Tuple[int, Optional[HostBusy]]":
 
 def lock_host(path: str, spec: "RunSpec") -> "Tuple[int, Optional[HostBusy]]":
     """Takes the lock for as long as this process (not its children) lives, or its descriptor is open; its holder's
-    record if it is taken. The kernel gives it back when the holder ends, however: no lock is stale."""
+    record if it is taken. The kernel gives the lock back when the holder ends, however it ends: there are no stale
+    locks."""
     door = os.open(path + ".door", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         try:

@@ -17,7 +17,8 @@ Address = Tuple[str, int]
 
 
 class KeeperSearch:
-    """``spec`` is that of the first attempt, ``address`` that of its keeper. ``start_keeper`` becomes one."""
+    """``spec`` is that of the first attempt, ``address`` that of its keeper. ``start_keeper`` becomes one, in a process
+    of its own."""
 
     def __init__(self, spec: "RunSpec", address: "Address", start_keeper: "Callable[[socket.socket], None]") -> None:
         self.spec, self.start_keeper = spec, start_keeper

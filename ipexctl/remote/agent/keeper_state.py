@@ -1,5 +1,6 @@
-"""What the keeper knows of a run, what can happen to it, and what is to be done then: no clock, no files, no
-connections. `keeper_steps.next_step` is the state machine, which `keeper.Keeper` feeds, and tests with histories."""
+"""What the keeper knows of a run, what can happen to it, and what the keeper has to do then: no clock, no files, no
+connections. `keeper_steps.next_step` is the state machine; the keeper feeds it (`keeper.Keeper`), tests feed it
+histories."""
 
 import enum
 from typing import Dict, FrozenSet, List, NamedTuple, Optional, Set, Tuple, Union
@@ -62,7 +63,8 @@ GuardConnected = NamedTuple("GuardConnected", [("host", str), ("clock", float)])
 
 
 class GuardLost(NamedTuple):
-    """``tampered``: a line arrived that the other side had not written. ``silent``: seconds since it was heard."""
+    """``tampered``: a line that one side had not written arrived at the other. ``silent``: seconds since it was heard
+    last."""
 
     host: str
     why: str
@@ -250,7 +252,8 @@ class KeeperRun:
 
 
 class LastPong(NamedTuple):
-    """The last `Pong` of a guard: when its ping was sent, when the guard sent it, by its own clock, when it came."""
+    """The last `Pong` of a guard: when the ping was sent that it answers, when the guard sent it, by its own clock, and
+    when it arrived."""
 
     asked: float
     ponged: float

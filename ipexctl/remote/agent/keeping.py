@@ -65,7 +65,8 @@ def list_whole(keeping: "Keeping", hosts: "Sequence[str]", quiet: bool = False) 
 
 
 def _find_newest(parts: "Dict[str, CheckpointPart]") -> "Dict[str, str]":
-    """Returns the host of each file's newest version; the first of several: after a restart all have the same."""
+    """Returns the host of each file's newest version; the first of those that have the same one: after a restart all
+    hosts have what one of them wrote."""
     # By path: when it was written, by the clock by which the part's own time was, and the host.
     newest: Dict[str, Tuple[float, str]] = {}
     for host, part in parts.items():
@@ -89,7 +90,8 @@ def add_report(keeping: "Keeping", host: str, found: "messages.CheckpointsFound"
 
 
 def plan_copies(keeping: "Keeping", hosts: "Sequence[str]", keep: "KeepSpec") -> "Tuple[Keeping, List[Order]]":
-    """What to copy now, to have each part of the newest checkpoint on ``keep.copies`` others, one a host at a time."""
+    """What is to be copied now, so that each part of the newest checkpoint is on ``keep.copies`` other hosts. A host
+    gets one part at a time."""
     orders: List[Order] = []
     for checkpoint in list_whole(keeping, hosts)[:1]:
         for owner, place in checkpoint.places.items():

@@ -7,7 +7,8 @@ from typing import List
 
 def find_command(words: "List[str]", proxies: "List[str]") -> "List[str]":
     """Returns the proxy, the first of ``proxies``, and its arguments in a command for a remote shell. What a launcher
-    puts before it is for a login: settings of variables, in that shell's language, and the profile."""
+    puts before it is for that of a login: settings of its variables, in that shell's language, and the user's own
+    profile."""
     split = shlex.split(" ".join(words))
     programs = [word.rpartition(";")[2] for word in split]
     at = next((at for at, program in enumerate(programs) if os.path.basename(program) == proxies[0]), 0)

@@ -11,7 +11,8 @@ CAUSE_LIMIT = 8  # causes that are named
 
 
 class RankMeeting(NamedTuple):
-    """What is known of one rank: its worlds; its steps (None: not known) and causes, if it worked alone."""
+    """What is known of one rank: the worlds of its processes; and its steps (None: nothing told) and causes, if one of
+    them has worked alone."""
 
     worlds: "FrozenSet[Tuple[str, int, int, bool]]" = frozenset()  # via, size, member, exchanged
     steps: "Optional[int]" = None

@@ -60,7 +60,8 @@ def read_maps(pid: int) -> bytes:
 
 
 def read_tail(path: str, size: int, begin: int = 0) -> bytes:
-    """Returns the last bytes of a rank's file, which may have no end: at most so many behind ``begin``."""
+    """Returns the last bytes of a file that a rank writes, which may have no end: at most so many of those behind
+    ``begin``."""
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
@@ -173,7 +174,8 @@ def find_cgroups(run: str) -> "List[str]":
 
 
 def list_directories(top: str) -> "List[str]":
-    """Returns a directory and all below it, parents first; they may be deeper than Python's stack, as of `os.walk`."""
+    """Returns a directory and all below it, each before those that are in it; they may be deeper than Python's stack,
+    which `os.walk` takes for each."""
     directories = [top]
     for path in directories:
         with suppress(OSError):

@@ -16,7 +16,8 @@ def is_asked(sign: str) -> bool:
 
 
 def await_answer(sign: str, address: str, report: "Callable[[], None]") -> None:
-    """Asks until the answer comes, then calls ``report``. ``sign`` is a URL, or a port of this host."""
+    """Asks until the answer comes, then calls ``report``. ``sign`` is a URL, or a port of this host at this address or
+    its loopback."""
     while not _answers(sign, address):
         time.sleep(INTERVAL)
     report()

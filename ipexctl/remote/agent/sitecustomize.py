@@ -139,7 +139,8 @@ class Hooks(names.ModuleHooks):
             self.worlds.note_end(error)
 
     def hook_exit(self) -> None:
-        """Has ``sys.exit(3)`` noted, for which Python calls no hook: uncaught, it dies outside of all frames."""
+        """Has ``sys.exit(3)`` noted, for which Python calls no hook: its exception dies outside of all frames
+        where nobody has caught it."""
         note_exit = self.note_exit
         find_call = names.quietly(lambda: __import__("_ipexctl_worlds").find_call())
 
@@ -235,7 +236,8 @@ class Hooks(names.ModuleHooks):
 
     @names.quietly
     def record_libraries(self) -> None:
-        """Which libraries the rank's first process with torch has loaded, after its first collective or at its end."""
+        """Which libraries that should be there once are loaded, by the first process of the rank that has torch: after
+        its first collective, or at its end."""
         path = self.base + names.LIBRARIES
         if "torch" not in sys.modules or os.path.exists(path):
             return
@@ -303,7 +305,8 @@ class Hooks(names.ModuleHooks):
         names.call_around(module, "init_process_group", enter, leave)
 
     def wrap_collectives(self, module: "Any") -> None:
-        """Notes the first collective's entry and end; then all is as it was, but after a barrier: it moves no data."""
+        """Notes the entry into and the end of the first collective; then all is as it was, unless that was a barrier,
+        which moves no data."""
         functions, worlds = vars(module), self.load_worlds()
         first = {name: functions[name] for name in COLLECTIVES if callable(functions.get(name))}
 
@@ -364,7 +367,8 @@ def shorten_message(error: "Any") -> None:
 
 
 def drop_own_frames(error: "Any") -> None:
-    """Takes our own calls out of the tracebacks of an exception and its causes, which Python 3.7 allows first."""
+    """Takes the calls of this directory's modules out of the tracebacks of an exception and of what it was raised from,
+    which Python 3.7 allows first."""
     own = os.path.dirname(os.path.abspath(__file__)) + os.sep
     for trace in [each.__traceback__ for each in (error, error.__cause__, error.__context__) if each is not None]:
         while trace is not None and sys.version_info >= (3, 7):

@@ -67,7 +67,8 @@ def main(argv: "List[str]") -> int:
 
 def run_stub(wrapper: int) -> int:
     """Is what the launcher takes for the rank: ends when the rank's wrapper does, with its status, or when the
-    launcher's own process ends. Only SIGKILL ends it before: some launchers signal good ends, too (Hydra: SIGUSR1)."""
+    launcher's own process ends. Only SIGKILL ends it before: some launchers send other signals at ends that are good
+    (Hydra sends SIGUSR1)."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     procs.rename_word(paths.Role.RANK.encode(), b"stub")

@@ -70,7 +70,8 @@ class FileRelay:
 
     def serve(self, address: str, files: List[str]) -> messages.Offer:
         """Serves these files (paths below the store) to other hosts over HTTP at this address as long as this process
-        lives. A request without the token gets nothing; the receiver checks size and hash."""
+        lives. A request without the token in its header gets nothing; the receiver checks the size and hash of each
+        file."""
         from urllib.parse import quote
 
         token = make_token()

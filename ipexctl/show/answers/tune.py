@@ -46,7 +46,8 @@ def draw_study(state: RunState, width: int, height: int, now: float) -> Renderab
 
 
 def draw_launches(width: int, launches: Sequence[TriedLaunch], most: int = _MOST) -> Iterator[RenderableType]:
-    """A line a launch, the default first, the failed last: a bar of its ratio, and what is known; names give way."""
+    """A line for each launch, the default first and the failed ones last: a bar of its ratio against the default, and
+    what is known; names give way."""
     rows = sorted(launches, key=lambda row: (row.ratio is None, bool(row.values)))
     best = max([1.0, *(row.ratio for row in rows if row.ratio)])
     names = min(max((len(row.name) for row in rows), default=0), width // 3)

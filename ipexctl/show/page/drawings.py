@@ -1,6 +1,7 @@
 """Drawings of a page as inline SVG. Each takes values and returns markup; `make_tag` escapes every text in it.
 
-Widths are percentages: a drawing fits a telephone and a wide screen; curves lie in an inner SVG that stretches."""
+Widths are percentages, so that a drawing fits a telephone and a wide screen; curves lie in an inner SVG that
+stretches."""
 
 from bisect import bisect
 from collections.abc import Iterable, Sequence
@@ -70,7 +71,8 @@ def _draw_mark(mark: Mark, rank: int, top: int, length: float) -> Markup:
 
 
 def choose_scale(values: Iterable[float], *, zero: bool = False) -> tuple[float, float]:
-    """The least and greatest value of a vertical axis: round numbers around all, 0 if near or wanted."""
+    """The least and greatest value of a vertical axis: round numbers around all of them, 0 where that is near, or
+    wanted."""
     every = [max(min(value, _GREATEST), -_GREATEST) for value in values]
     low, high = min(every, default=0.0), max(every, default=0.0)
     if low >= 0 and (zero or low < 0.7 * high):
@@ -120,7 +122,8 @@ def _list_band(curves: Iterable[Points], length: float, breaks: Sequence[float])
 
 def draw_chart(figure: Figure, length: float, breaks: Sequence[float] = (), broken: Iterable[float] = ()) -> Markup:
     """The curves of one figure, each in parts at ``breaks``, and the band of those that are alike. A line at each
-    moment of ``broken``: a value was no number. The script reads values back by the scale in ``data-`` attributes."""
+    moment of ``broken``: a value was no number. The script reads values back from the points by the scale in
+    ``data-`` attributes."""
     low, high = choose_scale((value for curve in figure.curves for _, value in curve.points), zero=figure.zero)
 
     def place(points: Iterable[tuple[float, float]]) -> str:
@@ -164,7 +167,8 @@ _CELL, _GAP, _ACROSS = 11, 2, 28  # pixels of a logical CPU and between two; how
 
 
 def draw_topology(host: str, facts: Facts | None, launch: PlannedLaunch | None) -> Markup:
-    """A host: its sockets if known, its NUMA nodes with their logical CPUs, each in the colour of its rank."""
+    """A host: its sockets as far as they are known, its NUMA nodes with their logical CPUs, each in the colour of the
+    rank that is pinned to it."""
     owners: dict[int, tuple[RankPlacement, bool]] = {}
     for placement in launch.ranks if launch else ():
         if placement.host == host:
@@ -226,7 +230,8 @@ _SHADES = 5  # classes h0 to h4 of page.css
 
 
 def draw_heat_map(hosts: Sequence[str], links: Sequence[LinkSpeed], figure: str) -> Markup:
-    """A square per pair of hosts: ``latency`` or ``rate``, its value in it while they are few. Darker is worse."""
+    """A square per pair of hosts: ``latency`` or ``rate``, its value in the square while they are few. Darker is
+    worse."""
     values: dict[tuple[str, str], float] = {}
     for link in links:
         if value := link.latency if figure == "latency" else link.rate:

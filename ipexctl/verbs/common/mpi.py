@@ -19,7 +19,8 @@ def find_hosts_mpi(
     wanted: str, hosts: Sequence[Host], context: Context, *, named: str
 ) -> Workflow[MpiLauncher | dict[str, Failure]]:
     """Returns the MPI that all hosts have for ``wanted`` (``impi``, ``mpich``, ``openmpi`` or a path), or the hosts
-    without it and why. ``named`` is the option that asks for it. Raises `UsageError` (exit 4) where hosts differ."""
+    without it and why. ``named`` is the option that asks for it, for messages. Raises `UsageError` (exit 4) where hosts
+    have different ones."""
     query = Command(mpi_launchers.build_launcher_query(wanted, read_data("find_mpi.sh")), timeout=_VERSION_TIMEOUT)
 
     def find_mpi(link: Link, _: object) -> MpiLauncher | Failure:
@@ -35,8 +36,9 @@ def find_hosts_mpi(
 
 def choose_mpi(option: str, facts: HostFacts) -> tuple[str, str]:
     """Returns what MPI to look for on the hosts for ``--mpi`` (empty: the environment's own), and the option that asks
-    for it: ``--mpi``, or that of the install which recorded an MPI of the hosts. A wheel that was added is known by its
-    MPI's name. Raises `UsageError` (exit 4) where Intel MPI is asked for, and lacking."""
+    for it: ``--mpi``, or that of the install which recorded an MPI of the hosts. A wheel that was added to the
+    environment is found by the name of its MPI. Raises `UsageError` (exit 4) where the environment's Intel MPI is asked
+    for and it has none."""
     marker = next((fact.installed.marker for fact in facts.values() if fact.installed), None)
     if marker is None or (option == "auto" and not marker.stack.mpi.program):
         return ("" if option in {"auto", "impi"} else option), f"--mpi {option}"

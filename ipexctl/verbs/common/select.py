@@ -42,7 +42,8 @@ def select_hosts(
     """Returns the hosts of ``--hosts``, else ``--hostfile``, else ``IPEXCTL_HOSTFILE``, else ``./hostfile``; then
     ``--limit``. ``--hosts slurm``, ``pbs`` and ``lsf`` are the allocation of ``environ``. Identity files and
     known_hosts written as relative paths are relative to the hostfile. ``runs`` holds the saved runs, for ``--limit
-    @failed``; ``words`` are the user's, for a hint. Raises `UsageError`; ``.warnings`` are to be reported."""
+    @failed``; ``words`` are the user's, for a hint. Raises `UsageError`; ``.warnings`` holds what should be reported
+    although it is no error."""
     if hosts is not None and hostfile is not None:
         raise UsageError("--hosts and --hostfile exclude each other: give one of them")
     variable = environ.get("IPEXCTL_HOSTFILE")
@@ -87,7 +88,8 @@ def _read_hosts(hosts: str, environ: Mapping[str, str], cwd: Path) -> Inventory:
 
 
 def limit_hosts(inventory: Inventory, limit: str, runs: Path | None) -> Inventory:
-    """Returns the hosts of ``--limit``; ``@failed`` are those that failed in the last command. Raises `UsageError`."""
+    """Returns the hosts that ``--limit`` chooses; ``@failed`` in it stands for those that failed in the last saved
+    command. Raises `UsageError`."""
     if FAILED not in limit:
         return parsing.limit_inventory(inventory, limit)
     command, failed = _find_last_failed_hosts(runs) if runs else ("", ())
@@ -141,7 +143,8 @@ def make_started(verb: str, title: str, inventory: Inventory, venv: str | None =
 
 
 def read_hostfile(path: str, *, cwd: Path, hint: str | None = None) -> Inventory:
-    """Returns the hosts of a hostfile, with the ``group_vars/`` and ``host_vars/`` beside it. Raises `UsageError`."""
+    """Returns the hosts of one hostfile or inventory, with the variables of ``group_vars/`` and ``host_vars/`` beside
+    it. Raises `UsageError`."""
     if (cwd / path).is_dir():
         files = [file.name for file in sorted((cwd / path).iterdir()) if file.is_file() and file.name[:1] != "."]
         hint = f"name the file: -f {shlex.quote(printable(str(Path(path, files[0])), 300))}" if files else hint
@@ -162,7 +165,8 @@ def read_hostfile(path: str, *, cwd: Path, hint: str | None = None) -> Inventory
 
 
 class Permits(Record):
-    """What the user lets a playbook use here, beside its own directory and the current one: directories, variables."""
+    """What the user lets a playbook use on this machine, beside its own directory and the current one: directories, and
+    variables of the environment."""
 
     paths: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
@@ -193,8 +197,9 @@ def read_playbook(
 
 def _check_uses(play: Play, base: Path, cwd: Path, permits: Permits) -> None:
     """Refuses a playbook that names, or sends with a script, files of this machine outside of its directory, the
-    current one and those that the user named, or variables that the user did not name: whoever wrote it chooses the
-    hosts, too. Links are followed; a value of ``--var`` is the user's word. Raises `UsageError` with all."""
+    current one and those that the user named, or variables of the environment that the user did not name: whoever wrote
+    it chooses the hosts, too. Symbolic links are followed; a value of ``--var`` is the user's word. Raises `UsageError`
+    with all of them."""
     from ipexctl.act.bundled_files import list_bundled_files
     from ipexctl.model import tasks
     from ipexctl.verbs.files.project import find_project
@@ -242,7 +247,8 @@ def _check_uses(play: Play, base: Path, cwd: Path, permits: Permits) -> None:
 
 
 def _resolve_path(path: str, start: Path, place: str = "") -> Path:
-    """Returns the absolute path without symbolic links. ``place`` is where it was written. Raises `UsageError`."""
+    """Returns the absolute path without symbolic links. ``place`` is where it was written. Raises `UsageError` where it
+    cannot be one."""
     try:
         return (start.absolute() / expand_home(path, place)).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL
@@ -250,7 +256,8 @@ def _resolve_path(path: str, start: Path, place: str = "") -> Path:
 
 
 def _find_playbook(path: str, cwd: Path) -> str:
-    """Returns a playbook's path. A mere word that is no file names a bundled one. Raises `UsageError`."""
+    """Returns the path of a playbook. A word without a directory and an ending that is no file names a bundled one.
+    Raises `UsageError`."""
     if not path or os.sep in path or path.endswith((".yaml", ".yml")):
         return path
     if (cwd / path).exists():

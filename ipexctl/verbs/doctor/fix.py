@@ -34,7 +34,8 @@ def apply_fixes(
     ask: Ask,
     venv: str | None,
 ) -> Workflow[tuple[list[AppliedFix], list[Failure]]]:
-    """Returns what was done, and what failed. Only hosts with ``facts`` are touched, and only if ``ask`` agrees."""
+    """Returns what was done, and what failed. Only hosts with ``facts`` are touched. ``ask`` is given a question and
+    says whether it is to be done."""
     fixed: list[AppliedFix] = []
     failed: list[Failure] = []
     for finding in findings:

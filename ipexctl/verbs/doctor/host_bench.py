@@ -22,7 +22,8 @@ _SILENCE_TIMEOUT = 90.0  # seconds: torch from a cold disk takes its time to loa
 def measure_host_speeds(
     inventory: Inventory, facts: HostFacts, network: ConnectivityReport, context: Context
 ) -> Workflow[SpeedCheck]:
-    """How fast the hosts are; the rates between them are those of ``network``. Nothing stays on the hosts."""
+    """How fast the hosts are; the rates between them are those of ``network``. Nothing stays on the hosts: the sessions
+    are closed here."""
     pythons = find_pythons(facts)
     missed = {host: "no Python to measure with" for host in facts if host not in pythons}
     hosts = [host for host in inventory if host.name in pythons]

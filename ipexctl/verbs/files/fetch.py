@@ -38,7 +38,8 @@ def fetch(
     early: bool = False,
 ) -> Workflow[None]:
     """Fills each host's local directory. ``ranks`` are the hosts of the run's ranks, in order (empty: those of the last
-    saved run); ``early``: before the run that makes the files. Raises `UsageError` before any host is contacted."""
+    saved run); ``early``: before the run that makes the files, so that none may be there yet. Raises `UsageError`
+    before any host is contacted."""
     hosts = _select_hosts(task, inventory, ranks, context)
     into = expand_home(task.into)
     if into.exists() and not into.is_dir():

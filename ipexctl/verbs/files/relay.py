@@ -104,7 +104,8 @@ def relay_tree(
     facts: HostFacts | None,
     own: str,
 ) -> Workflow[dict[str, Failure | None]]:
-    """Sends to hosts that get much and can take part: returns them, with why it failed. Goes on where it was."""
+    """Sends to those hosts that get much and can take part: returns them, with why it failed. A transfer that was
+    interrupted goes on where it was."""
     large = Inventory(tuple(host for host in inventory if plans[host.name].size > _RELAY_SIZE))
     if len(large) < 2:
         return {}

@@ -1,4 +1,5 @@
-"""``du``: the space that ipexctl takes on hosts and on this machine, and the removal of old projects and wheels."""
+"""``du``: the space that ipexctl takes on hosts and on this machine, and the removal of old projects from hosts, and of
+old wheels here."""
 
 import json
 import os

@@ -72,8 +72,9 @@ class RequestedInstall(NamedTuple):
 
 
 def install(task: Install, inventory: Inventory, context: Context, *, builds: bool = False) -> Workflow[InstallAnswer]:
-    """Returns what `Answer` holds. ``builds``: local projects may be built here, as no stranger's playbook may. Raises
-    `UsageError`: exit 2 before anything is contacted, exit 4 before anything is changed."""
+    """Returns what `Answer` holds. ``builds``: wheels of local projects may be built on this machine, which a playbook
+    of somebody else must not do. Raises `UsageError`: exit 2 before anything is contacted, exit 4 before anything is
+    changed."""
     requested = _read_request(task, inventory, context.environ, builds)
     table, request = load_releases(), requested.request
     resolve_stack(request, {}, table)  # a combination that exists nowhere is refused before any host is contacted

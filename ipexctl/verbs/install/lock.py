@@ -389,7 +389,8 @@ def _find_newer_allowed(request: LockRequest, sources: Sources, wheels: Sequence
 def _find_downgrades(
     request: LockRequest, wheels: Sequence[Wheel], texts: Iterable[str]
 ) -> Mapping[str, tuple[str, str]]:
-    """Returns the packages of these requirements that would become older, with the versions before and after."""
+    """Returns the packages of these requirements that would become older, with the versions that are there and those
+    that would be taken."""
     held = request.base.packages if request.base else {}
     taken = {wheel.name: wheel.version for wheel in wheels}
     names = [name for name in map(read_package_name, texts) if name in held and name in taken]
@@ -483,7 +484,8 @@ def _resolve_release(
 
 
 def _resolve_pin(request: LockRequest, pin: str, indexes: Sequence[Index], pages: Sequence[str]) -> tuple[Wheel, ...]:
-    """Returns a package's wheel, of ``pages`` or ``indexes``, else of what the user named. Raises `UsageError`."""
+    """Returns the wheel of one package, from the table's ``pages`` or ``indexes`` or else from what the user named for
+    it. Raises `UsageError`."""
     tool, sources = packages.find_uv(), request.release_sources
     if pages:  # alone: uv takes pages and indexes together, and the highest version of both
         page = replace(sources, index=None, extra=(), find_links=(*request.task.find_links, *pages), no_index=True)

@@ -73,7 +73,8 @@ def _refuse_variables(task: Install) -> None:
 
 
 def list_texts(task: Install) -> Iterator[tuple[str, str]]:
-    """Yields the texts of what a task requires, each with its place: of ``--with``, of files and what they include."""
+    """Yields the texts of all that a task requires, each with where it stands: of ``--with``, and of the files with
+    those that they include."""
     yield from (("with", text) for text in task.with_)
     yield from _read_files(task.requirements, _list_includes)
 

@@ -71,7 +71,8 @@ def _report_cache(context: Context, hosts: Sequence[Host]) -> Workflow[None]:
 
 
 def _remove_envs(sessions: InstallSessions, pythons: Mapping[str, str], installed: Sequence[str]) -> Workflow[None]:
-    """From all hosts. Of those that share a file system, a job on any keeps the environment, and one removes it."""
+    """From all hosts. Where hosts share a file system, a job on any of them keeps the environment, and one of them
+    removes it for all."""
 
     def begin(link: Link, _: Emit) -> Used:
         sessions.open(link, pythons[link.host.name])

@@ -27,7 +27,8 @@ def execute(
     verb: str = "command",
     prepare: Callable[[Host, Command], Command] = lambda _, command: command,
 ) -> Workflow[None]:
-    """Runs the command on every host, without a shell, as ``prepare`` makes it for it; a status but 0 is a failure."""
+    """Runs the command on every host, without a shell, as ``prepare`` makes it for that host; a status other than 0 is
+    a failure of the host."""
     command = Command(task.argv, timeout=task.timeout)
     yield make_started(verb, str(command), inventory)
     plan = f"on {pluralize(len(inventory), 'host')}: {command}"

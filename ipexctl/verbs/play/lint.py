@@ -22,7 +22,8 @@ def lint(
     variables: Mapping[str, str],
     permits: Permits = Permits(),
 ) -> Workflow[None]:
-    """Reads playbooks and their hostfiles, and looks for their scripts. Raises `UsageError` with all errors."""
+    """Reads the playbooks and their hostfiles, and checks that their scripts exist. Raises `UsageError` with all
+    errors, before the first event."""
     errors: list[tuple[str, str | None]] = []  # with their hints
     good: list[LintedPlaybook] = []
     warnings: list[str] = []

@@ -21,7 +21,8 @@ _ENDINGS: dict[str, ExportFormat] = {".csv": "csv", ".json": "json"}
 def export_runs(
     runs: Path, names: Sequence[str], chosen: RunFilter, target: str, form: ExportFormat | None
 ) -> Workflow[None]:
-    """Writes the figures of the saved runs that are named, or that match, into a file. Raises `UsageError`."""
+    """Writes the figures of the saved runs that are named, or that match, into a file. Raises `UsageError` where that
+    is not possible."""
     yield Started("runs", "", ())
     form = form or choose_format(target)
     selected = select_saved_runs(runs, names, chosen)

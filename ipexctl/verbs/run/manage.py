@@ -46,7 +46,8 @@ def list_records(runs: Path) -> dict[str, Path]:
 
 
 def add_saved_end(run: run_discovery.DiscoveredRun, records: Mapping[str, Path]) -> run_discovery.DiscoveredRun:
-    """The run with its end as this machine saw it, where its host was cut off or started anew, and others went on."""
+    """The run with its end as this machine saw it, where its host does not know that: it was cut off or started anew,
+    and others went on."""
     record = records.get(run.row.run, records.get(run.row.run.partition(".")[0]))
     if record is None or not run.has_lost_others:
         return run
@@ -258,7 +259,8 @@ def choose_directories(survey: run_discovery.RunSurvey, prefix: str | None) -> d
 def _clean_up(
     run: str, directories: Mapping[str, str], inventory: Inventory, context: Context
 ) -> e.Workflow[tuple[bool, dict[str, tuple[int, ...]], list[str]]]:
-    """Ends what is left of a run on all hosts. Whether anything was, what could not be ended, and silent hosts."""
+    """Ends what is left of a run on all hosts. Whether anything was, what could not be ended, and the hosts that did
+    not answer."""
 
     def end(link: Link, _: Emit) -> tuple[bool, tuple[int, ...]]:
         run_dir = RemoteRunDir(link.host, directories.get(link.host.name, ""), "python3")

@@ -78,7 +78,8 @@ class Prepared(Record):
 
 
 def _join_workdir(request: RunRequest, place: str) -> str:
-    """Returns where ranks work on a host with the project in ``place``: that itself if given and not sent to."""
+    """Returns where ranks work on a host with the project in ``place``. A directory that is given and not sent to is
+    that itself."""
     as_given = request.task.workdir is not None and not request.task.sync
     return place if as_given else join_part(place, request.project.part)
 

@@ -35,7 +35,8 @@ def run(
 
 
 def prepare_run(verb: str, request: RunRequest, inventory: Inventory, context: Context) -> Workflow["Prepared | None"]:
-    """Begins the command ``verb``: probes the hosts and prepares what is asked for. None: it failed, and ended."""
+    """Begins the command ``verb``: probes the hosts and prepares what is asked for. None where that failed, which ends
+    the command."""
     task = request.task
     context.masker.add_secrets(setting.value for setting in request.settings.values() if setting.secret)
     context.masker.add_words(task.args)

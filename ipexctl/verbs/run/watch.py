@@ -254,7 +254,8 @@ class RunWatcher:
         return hung_up or self.refusals > 1 or self.context.interrupts.detach.is_set()
 
     def _follow_head(self) -> e.Workflow[bool]:
-        """The same on one host, up to where another takes its place. Raises `_HeadLostError` if it is silent."""
+        """The same on one host, up to where another one takes its place. Raises `_HeadLostError` where it no longer
+        answers."""
         asked = time.monotonic()
         journal = JournalReader(self.nonce, self.running)
         with closing(self._read_frames()) as received:
@@ -323,7 +324,8 @@ class RunWatcher:
                 yield e.Message(text, "warning", self.head.host.name, "disconnected")
 
     def _handle_late_signal(self) -> e.Workflow[None]:
-        """A run that has ended cannot be stopped: the second Ctrl-C leaves its remaining output on the head."""
+        """A run that has ended cannot be stopped any more: the second Ctrl-C leaves its remaining output on the
+        head."""
         now, taken = time.monotonic(), self.context.interrupts.pop_pending()
         if taken and (taken.number == signal.SIGHUP or now >= self.refused_at + _REPEAT_WINDOW):
             self.refusals, self.refused_at = self.refusals + 1, now
@@ -390,7 +392,8 @@ class RunWatcher:
                 yield event
 
     def send_order(self, order: run_control.Order, run_dir: RemoteRunDir | None = None) -> bool:
-        """Sends an order to the keeper on the head, or another host; False if it has ended or does not answer."""
+        """Sends an order to the keeper on the head, or on another host; False when its host does not answer, or it has
+        ended."""
         run_dir = run_dir or self.head
         try:
             return run_control.send_order(self.context.links.open(run_dir.host), run_dir, order)
@@ -406,7 +409,8 @@ class RunWatcher:
                     break
 
     def read_files(self, *, follow: bool, samples: bool = True) -> e.Workflow[None]:
-        """The run's files as events, with or without samples; ``follow`` goes on to the run's end. Sends no orders."""
+        """The contents of the run's files as events, with or without those of samples; ``follow`` goes on to the run's
+        end. Sends no orders."""
         journal = JournalReader(self.nonce, self.running)
         with closing(self._read_frames(once=not follow, samples=samples)) as received:
             for frame in received:
@@ -435,7 +439,8 @@ class RunWatcher:
 
     def prove_ended(self, *, keep: bool = False) -> e.Workflow[None]:
         """Ends what is left of the run on every host and removes its directories; with ``keep`` the head's stays, which
-        holds the ranks' output. A signal after some seconds ends the search: other hosts are unknown."""
+        holds the ranks' output. A signal after some seconds ends the search: hosts not searched yet are reported as
+        unknown."""
         keeping = self.head.host.name if keep else ""
         run_dirs = {run_dir.host.name: run_dir for run_dir in self.run_dirs.values()}
         survivors: dict[str, tuple[int, ...]] = {}  # by host; of every host that was searched

@@ -97,12 +97,13 @@ class MpiDialect(ABC):
 
     @abstractmethod
     def write_shell_options(self, interface: str, secrets: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-        """Returns the options of a script's mpirun, which uses ssh: for each its words. ``secrets``: shell
-        variables."""
+        """Returns the options of a shell script's mpirun, which uses ssh: for each its words. ``secrets`` are variables
+        of the shell that ranks have too."""
 
     @abstractmethod
     def write_shell_hosts(self, hosts: Sequence[tuple[str, int]]) -> tuple[tuple[str, ...], ...]:
-        """Returns what is before each command of a script's mpirun: one for each host (address, ranks), or for all."""
+        """Returns the words before each command of a shell script's mpirun: one for each host (address, number of
+        ranks), or one for all."""
 
 
 def join_segments(segments: Sequence[Sequence[str]]) -> tuple[str, ...]:
