@@ -50,6 +50,7 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PASSED_ON = frozenset({"args", "argv", "env"})
 """Keys whose values are for other programs, of which some have templates of their own."""
+_SHAPES = {"run": ", {script: FILE, args: [WORD, WORD]}", "command": ", {argv: [WORD, WORD]}"}
 _OF_JINJA = re.compile(r"\{\{-?\s*(?!end\b|else\b)[A-Za-z_]\w*(?:\s*|[.\[(][^{}]*|\s*[|*+/%~-][^{}]*)\}\}")
 """A template that begins with a name, as Ansible has them: Go's begin with a dot or a word before one."""
 _REPLACED_LIMIT = 4 << 20  # characters that variables stand for in a playbook; each may stand for others ten times
@@ -240,9 +241,8 @@ class _Parser:
         model = MODELS[action.text]
         body = Map((), action.origin) if is_null(body) else body
         if not isinstance(body, Map):
-            what = f"{action.text} must be a mapping of its keys, not {name_kind(body)}"
-            hint = "run: {script: FILE, args: [WORD, WORD]}" if action.text == "run" else None
-            self.problems.add(body.origin, what, hint=hint)
+            shape = _SHAPES.get(action.text, "")
+            self.problems.add(body.origin, f"{action.text} must be a mapping of its keys{shape}, not {name_kind(body)}")
             return None
         schema, valid = make_schema(model), _list_keys(action.text)  # type: ignore[arg-type]  # types are hashable
         self._check_keys(body, valid, action.text)
