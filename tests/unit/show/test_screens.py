@@ -499,6 +499,13 @@ def test_a_program_reads_a_line_for_each_saved_run() -> None:
     assert all(line.endswith(run.cause or run.title) for line, run in zip(lines, reversed(answer.runs), strict=True))
 
 
+def test_the_output_of_a_host_is_one_object_however_many_lines_it_has() -> None:
+    """A mebibyte of newlines took a minute and 700 MB with one for each."""
+    items = screens.format_answer(CommandAnswer((CommandOutput("a", 0, "\n" * 1000 + "x\n", ""),)))
+    assert len(items) == 2
+    assert drawn(items) == "✓ a" + "\n" * 1001 + "  x"
+
+
 def test_no_runs_are_reported_as_such() -> None:
     value = PsAnswer((), (), ("a", "b"), ())
     assert drawn(screens.format_answer(value)) == "no runs of this account on these 2 hosts"
