@@ -7,6 +7,8 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
+from ipexctl.model.hosts import Channel
+
 T = TypeVar("T")
 STALL_TIMEOUT = 60.0  # seconds a host may take to answer, or a transfer may rest
 
@@ -23,6 +25,17 @@ def start_thread(call: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=work, daemon=True).start()
     return future
+
+
+def feed_input(channel: Channel, data: bytes) -> None:
+    """Writes a command's whole input in a thread of its own: a host need not take any of it, or not before its output
+    is read. The status of a command that ends early tells why; a lost link is met by the reader."""
+
+    def write() -> None:
+        channel.write(data)
+        channel.end_input()
+
+    start_thread(write)
 
 
 class StallTimer(AbstractContextManager["StallTimer"]):

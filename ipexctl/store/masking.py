@@ -8,7 +8,7 @@ import json
 import re
 import secrets
 import shlex
-from base64 import b64encode, urlsafe_b64encode
+from base64 import b64encode, encodebytes, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
@@ -64,14 +64,17 @@ class KeptSecrets(Record):
 
 
 def list_forms(value: str) -> set[bytes]:
-    """Returns a value and what becomes of it in JSON, ``repr``, a shell's quotes, HTML, a URL, base64 and base 16; and
-    each of its lines."""
+    """Returns a value and what becomes of it in JSON, also within JSON, ``repr``, ``ascii``, a shell's quotes, HTML, a
+    URL, base64 and base 16; and each line of it and of its base64."""
     raw = value.encode("utf-8", "surrogateescape")
     quoted = {quote(raw, safe=""), quote(raw), quote_plus(raw)}
     quoted |= {re.sub("%..", lambda code: code[0].lower(), text) for text in quoted}
-    texts = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1], repr(raw)[2:-1],
-             shlex.quote(value).strip("'"), html.escape(value), raw.hex(), raw.hex().upper(), *quoted}  # fmt: skip
-    forms = {raw, *raw.splitlines(), *(text.encode("utf-8", "surrogateescape") for text in texts)}
+    inner = {json.dumps(value, ensure_ascii=wide)[1:-1] for wide in (False, True)}
+    quoted |= {*inner, *(json.dumps(text)[1:-1] for text in inner), *(text.replace("/", r"\/") for text in inner)}
+    texts = {repr(value)[1:-1], repr(raw)[2:-1], ascii(value)[1:-1], shlex.quote(value).strip("'"), html.escape(value),
+             raw.hex(), raw.hex().upper(), *quoted}  # fmt: skip
+    lines = (*raw.splitlines(), *encodebytes(raw).splitlines())
+    forms = {raw, *lines, *(text.encode("utf-8", "surrogateescape") for text in texts)}
     for encode in (b64encode, urlsafe_b64encode):
         forms |= {encode(raw), encode(raw).rstrip(b"=")}
         for before in range(3):  # bytes of something else, and the characters that are the value's alone

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from ipexctl.act.ssh.quoting import make_stop_script
+from ipexctl.act.threads import feed_input
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import NO_COMMAND_IO, Channel, Command, CommandIO, Completed, Host, Link, LinkError
@@ -236,8 +237,8 @@ def _collect_output(
     on_output: Callable[[bytes], None] | None = None,
 ) -> Completed:
     """Feeds the input, reads both outputs and waits for the end. Raises `_TimedOut` at ``deadline`` (monotonic)."""
-    if stdin:  # in a thread: a host need not take any of it
-        threading.Thread(target=_feed_input, args=(channel, stdin), daemon=True).start()
+    if stdin:
+        feed_input(channel, stdin)
     else:
         channel.end_input()
     outputs: dict[Stream, bytearray] = {"out": bytearray(), "err": bytearray()}
@@ -260,10 +261,3 @@ def _collect_output(
             raise _TimedOut
         time.sleep(0.01)
     return Completed(channel.status(), bytes(outputs["out"]), bytes(outputs["err"]), truncated)
-
-
-def _feed_input(channel: "CommandChannel", data: bytes) -> None:
-    # It may end without reading all: its status says how; a lost link is met by the reader.
-    with suppress(BrokenPipeError, LinkError, ValueError):
-        channel.write(data)
-        channel.end_input()

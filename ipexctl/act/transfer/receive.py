@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TypeVar
 
-from ipexctl.act.threads import STALL_TIMEOUT, StallTimer
+from ipexctl.act.threads import STALL_TIMEOUT, StallTimer, feed_input
 from ipexctl.act.transfer.send import build_script_command, read_listing
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Channel, Link, LinkError
@@ -198,8 +198,7 @@ def receive_files(link: Link, directory: str, sizes: Mapping[str, int]) -> Itera
     command = build_script_command("send_tree.sh", "pack", directory)
     with link.stream(command) as channel, StallTimer(channel.close) as watch:
         pipe = _Pipe(channel, watch)
-        channel.write(request)
-        channel.end_input()
+        feed_input(channel, request)
 
         def broken() -> LinkError:
             what = f"the file stream is damaged or incomplete{pipe.format_error()}"

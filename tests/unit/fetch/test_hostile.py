@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from ipexctl.act.context import Context
+from ipexctl.act.ssh.local_link import LocalLink
+from ipexctl.act.transfer.receive import receive_files
 from ipexctl.act.transfer.send import make_remote_error
 from ipexctl.model.answers.files import FetchAnswer, FetchedHost
 from ipexctl.model.errors import Exit, Failure, UsageError
@@ -68,6 +70,15 @@ def everything(tmp_path: Path) -> dict[str, bytes]:
 
 
 GOOD = ("./out/a", REG, "aaa"), ("out/b", REG, "bbb")
+
+
+def test_a_host_may_send_before_it_has_read_all_names(tmp_path: Path) -> None:
+    """Names of some megabytes: both waited for each other for a minute, then the fetch of all hosts ended with 70."""
+    sizes = {f"./{'n' * 200}{number}": 0 for number in range(10000)}
+    for name in sizes:
+        (tmp_path / name).touch()
+    link = LocalLink(Host("n0", "n0"))
+    assert sum(1 for _ in receive_files(link, str(tmp_path), sizes)) == len(sizes)
 
 
 def test_what_was_asked_for_arrives(tmp_path: Path) -> None:

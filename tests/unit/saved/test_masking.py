@@ -68,6 +68,11 @@ def test_secrets_are_masked_by_what_stands_before_them_or_how_they_begin(text: s
         "sk-proj-" + "Ab1Ab1Ab1Ab1Ab1Ab1Ab1",
         "glpat-" + "abcdefghij0123456789",
         "AKIA" + "IOSFODNN7EXAMPLE",
+        "wandb_v1_" + "abcdefghij0123456789_KEPT",
+        "gsk_" + "abcdefghij0123456789abcdefghijKEPT",
+        "hvs." + "abcdefghij0123456789KEPT",
+        "dckr_pat_" + "abcdefghij0123456789KEPT",
+        "ya29." + "abcdefghij0123456789KEPT",
         "https://store.example/c/b?sv=2024&sig=%KEPT%3D",
         "https://b.s3.example/k?X-Amz-Expires=60&X-Amz-Signature=KEPTKEPT",
         "https://b.s3.example/k?a=1&amp;X-Amz-Security-Token=KEPTKEPT",
@@ -87,9 +92,11 @@ def test_forms_of_secrets_are_masked_in_texts_and_in_what_ranks_print(text: str)
 
 
 OF_SECRETS = ("KAGGLE_KEY", "MYSQL_PWD", "DB_PASS", "HF_TOKEN", "--api_token", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD",
-              "SLACK_WEBHOOK_URL", "ansible_ssh_pass", "db.password")  # fmt: skip
+              "SLACK_WEBHOOK_URL", "ansible_ssh_pass", "db.password", "SSHPASS", "db-pw", "AWS_CREDS", "session_cookie",
+              "API_TOKENS", "--wandb-key", "trainer.kaggle_key", "HTTP_AUTHORIZATION", "pass", "pwd")  # fmt: skip
 OF_NONE = ("PWD", "OLDPWD", "TOKENIZERS_PARALLELISM", "max_new_tokens", "--pad-token", "text_key", "--ask-pass",
-           "--pass-env", "HF_TOKEN_PATH", "PUBLIC_KEY", "tokens_per_s")  # fmt: skip
+           "--pass-env", "HF_TOKEN_PATH", "PUBLIC_KEY", "tokens_per_s",
+           "bypass", "sort_key", "author", "compass", "sacred")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OF_SECRETS + OF_NONE)
@@ -134,7 +141,10 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
     "plain": str,
     "json": json.dumps,
     "json-utf8": lambda text: json.dumps(text, ensure_ascii=False),
+    "json in json": lambda text: json.dumps(json.dumps(text))[3:-3],
+    "json of PHP": lambda text: json.dumps(text).replace("/", r"\/"),
     "repr": repr,
+    "ascii": ascii,
     "repr of bytes": lambda text: repr(text.encode()),
     "url": quote,
     "url, all": lambda text: quote(text, safe="").lower() if text.islower() else quote(text, safe=""),
@@ -155,6 +165,12 @@ def test_values_are_masked_in_every_encoding(name: str, secret: str, kept: bool,
     assert masker.mask_text(f"<{encoded}>").strip("<>'\"b") == "***"
     line = f"x {encoded} y\n".encode()
     assert encoded.strip("'\"").encode() not in shown(masker, output(line, False))
+
+
+def test_the_lines_of_base64_are_masked() -> None:
+    secret = SECRET * 8
+    lines = base64.encodebytes(secret.encode())
+    assert make_masker(secret).mask_bytes(lines).split() == [b"***"] * len(lines.split())
 
 
 @given(st.binary(max_size=7), st.binary(max_size=7))
