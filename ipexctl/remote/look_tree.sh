@@ -1,12 +1,13 @@
 # The state of a directory before something is sent there: its absolute path, "mark" or "", the mark, then a
 # record for each entry. POSIX sh with find; target_directory.sh stands before it; run as:
-#   sh -c TEXT NAME DIRECTORY
+#   sh -c TEXT NAME DIRECTORY [SEND]
 if [ ! -e "$dir" ]; then
   printf '%s\0\0\0' "$dir"
   exit 0
 fi
 [ -d "$dir" ] || fail "$dir is not a directory"
 cd "$dir" 2>/dev/null || fail "cannot enter $dir: permission denied"
+[ -z "$1" ] || refuse_strangers
 printf '%s\0' "$dir"
 if [ -f .ipexctl-sync.json ] && [ ! -L .ipexctl-sync.json ] && [ -O .ipexctl-sync.json ]; then
   printf 'mark\0'

@@ -20,8 +20,7 @@ enter() {
   [ -d "$dir" ] || fail "$dir is not a directory"
   cd "$dir" 2>/dev/null || fail "cannot enter $dir: permission denied"
   if [ "$created" ]; then return; fi
-  [ -O . ] || fail "$dir belongs to another user"
-  case $(ls -ldn .) in ?????w*|????????w*) fail "$dir can be written by others: chmod go-w it" ;; esac
+  refuse_strangers
   [ -w . ] || fail "cannot write to $dir: read-only"
 }
 

@@ -14,3 +14,15 @@ if [ -L "$HOME/ipexctl" ]; then case $dir in "$HOME/ipexctl"/*) fail "$HOME/ipex
 [ -L "$dir" ] && fail "$dir is a symbolic link"
 [ "$dir" -ef "$HOME" ] && fail "the destination is the home directory"
 [ "${dir:-/}" -ef / ] && fail "the destination is the root directory"
+# Refuses the current directory, $dir, where others may have put something, which a rank would execute: also if nothing is
+# to be sent there. To take away their right to write is not enough.
+refuse_strangers() {
+  [ -O . ] || fail "$dir belongs to another user"
+  above=$dir
+  case $dir in "$HOME/ipexctl"/*) above=${dir%/*} ;; esac # who can write ~/ipexctl can replace a project
+  for at in "$above" "$dir"; do
+    case $(ls -ldn "$at/") in
+    ?????w*|????????w*) fail "$at can be written by others: chmod go-w it, and move away what they may have put there" ;;
+    esac
+  done
+}

@@ -85,9 +85,11 @@ def install_stored_tree(
     _run_script(link, replace(command, timeout=STALL_TIMEOUT + size / _SLOWEST_DISK, brief=False))
 
 
-def list_tree(link: Link, directory: str) -> bytes:
-    """Lists ``directory`` on the host, for `decide.planning.sync.parse_remote_tree`."""
-    return read_listing(link, build_script_command("look_tree.sh", directory, begins=_BEGINS), 3)
+def list_tree(link: Link, directory: str, *, send: bool = False) -> bytes:
+    """Lists ``directory`` on the host, for `decide.planning.sync.parse_remote_tree`. To ``send`` something there it
+    must be nobody else's. Raises `LinkError`."""
+    words = (directory, "send") if send else (directory,)
+    return read_listing(link, build_script_command("look_tree.sh", *words, begins=_BEGINS), 3)
 
 
 def read_listing(link: Link, command: Command, width: int) -> bytes:

@@ -232,7 +232,7 @@ def _report_differences(
 
 def _inspect_destination(link: Link, where: str) -> RemoteTree | Failure:
     try:
-        return planning.parse_remote_tree(transfer.list_tree(link, where))
+        return planning.parse_remote_tree(transfer.list_tree(link, where, send=True))
     except ValueError:
         what = f"malformed file list of {printable(where)} from the host"
         return Failure(link.host.name, Kind.STEP, what, code="malformed")

@@ -13,6 +13,7 @@ from ipexctl.act import agent, run_control
 from ipexctl.act.bundled_files import read_script
 from ipexctl.act.run_dir import START_PYTHON, RemoteRunDir, create_run_dir
 from ipexctl.act.ssh.local_link import LocalLink
+from ipexctl.act.transfer.send import list_tree
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.model.hosts import Host, LinkError
 from ipexctl.protocol.messages import StopRun
@@ -245,3 +246,19 @@ def test_what_goes_away_while_it_is_looked_at_is_no_fault(tmp_path: Path, shell:
     )
     done = subprocess.run([*shell, "-c", script, "sh", str(tmp_path / "runs")], capture_output=True, text=True)
     assert done.stdout == "<>", done
+
+
+# projects -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opened", ["ipexctl", "ipexctl/p"])
+def test_no_rank_starts_where_others_may_have_put_modules_though_nothing_is_to_be_sent(
+    opened: str, home: Path, link: LocalLink
+) -> None:
+    """One of them was imported by root, also by who obeyed the refusal and took away their right to write alone."""
+    (home / "ipexctl/p").mkdir(parents=True, mode=0o755)
+    assert list_tree(link, "~/ipexctl/p", send=True)
+    (home / opened).chmod(0o777)
+    assert list_tree(link, "~/ipexctl/p"), "`du` only looks"
+    with pytest.raises(LinkError, match=f"{opened} can be written by others: .* move away what"):
+        list_tree(link, "~/ipexctl/p", send=True)
