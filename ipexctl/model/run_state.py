@@ -236,6 +236,7 @@ class Attempt:
     silent: dict[str, float] = field(default_factory=dict)  # host without a sign of life → when the last one came
     unheard_since: float | None = None  # when the last sign came from the head to this machine; None while signs come
     cut_at: float = 0.0  # when the head last went out of this machine's sight
+    cut_off: str = ""  # what the end was then: that of the head, and not of the hosts that it lost
     lost: dict[str, tuple[float, str]] = field(default_factory=dict)  # host → when, and what is reported of it
     lost_loss: LostLoss | None = None
     slowdown: Slowdown | None = None  # while it goes on

@@ -540,6 +540,9 @@ def test_a_head_that_this_machine_and_all_hosts_lost_at_once_is_what_was_lost(si
     report = fold([Stamped(at, event) for at, event in moments])
     assert report.exit is Exit.LOST
     assert of_run(report).lost_hosts == (named,)
+    assert of_run(report).detail == {"a": "a lost its network: neither b nor this machine heard of it"}.get(
+        named, "b is lost"
+    )
 
 
 def test_an_install_for_the_run_of_some_hosts_says_how_all_get_it() -> None:

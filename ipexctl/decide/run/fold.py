@@ -237,6 +237,7 @@ class RunFold:
         if failure.kind is not Kind.LOST or abs(silent - attempt.cut_at) > _SAME_CUT:
             return failure
         what = f"lost its network: neither {failure.host} nor this machine heard of it"
+        attempt.cut_off = f"{head} {what}"
         return replace(failure, host=head, what=what)
 
     def _add_message(self, event: e.Message) -> None:
@@ -301,6 +302,8 @@ class RunFold:
             self.state.launch_failed = None if event.again else event
             return
         self._note_delay(attempt.started.head, at, event.at)
+        if event.reason == "lost" and attempt.cut_off:
+            event = replace(event, detail=attempt.cut_off)
         attempt.over, attempt.over_at = event, at
 
     def _find_rank(self, number: int) -> rs.RankState | None:

@@ -107,7 +107,8 @@ class InstallSession(relay.FileRelay):
         kind, why = "absent", ""
         active: Optional[str] = None
         if self.is_linked():
-            kind, active = "ours", os.path.basename(os.path.realpath(venv))
+            kind = "ours"
+            active = os.path.basename(os.path.realpath(venv)) if os.path.isdir(venv) else None
         elif os.path.islink(venv):
             kind, why = "foreign", "%s is a link to %s, which ipexctl did not make" % (venv, os.path.realpath(venv))
         elif os.path.lexists(venv):
@@ -118,7 +119,7 @@ class InstallSession(relay.FileRelay):
         fault = find_store_fault(base)
         if fault:
             kind, why = "foreign", fault
-        names: Set[str] = set(os.listdir(base)) if kind == "ours" else set()
+        names: Set[str] = set(list_directory(base)) if kind == "ours" else set()
         leftovers = names - {*NOT_ENVIRONMENTS, active} | names & {"wheels"}
         arrived = [os.path.join(base, "wheels", name) for name in list_directory(os.path.join(base, "wheels"))]
         free, count, at = measure_room(near)
@@ -201,7 +202,12 @@ class InstallSession(relay.FileRelay):
 
     def clean(self, wheels: Optional[List[str]] = None) -> messages.Cleaned:
         """Removes what is no complete environment, old tokens, and of the wheels that have arrived those that are not
-        these. Only for the holder of the lock."""
+        these. An environment whose repair failed comes back. Only for the holder of the lock."""
+        tmp = os.path.join(self.base, "tmp")
+        for name in list_environments(tmp):
+            if read_marker(os.path.join(self.base, name)) is None:
+                relay.remove_path(os.path.join(self.base, name))
+                os.rename(os.path.join(tmp, name), os.path.join(self.base, name))
         arrived = os.path.join(self.base, "wheels")
         for name in set(list_directory(arrived)) - set(list_directory(arrived) if wheels is None else wheels):
             relay.remove_path(os.path.join(arrived, name))
@@ -249,10 +255,14 @@ class InstallSession(relay.FileRelay):
         target, tmp = self.target, os.path.join(self.base, "tmp")
         if read_marker(target) is not None and not repair:
             return
-        if os.path.lexists(os.path.join(target, MARKER)):
-            os.unlink(os.path.join(target, MARKER))
-        relay.remove_path(target)
+        if os.path.realpath(os.path.dirname(os.path.dirname(origin))) == os.path.realpath(target):
+            origin = os.path.realpath(origin)  # the environment's own, which goes with it
         os.makedirs(tmp, mode=0o755, exist_ok=True)
+        if read_marker(target) is not None:
+            aside = os.path.join(tmp, os.path.basename(target))  # from there `clean` brings it back, if we fail
+            relay.remove_path(aside)
+            os.rename(target, aside)
+        relay.remove_path(target)
         before = shutil.disk_usage(tmp).free
         if before < unpacked:
             raise SessionError("no-space", "no space left", need=unpacked, free=before, at=self.base)

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -625,6 +625,35 @@ def test_unpacking_tells_the_bytes_of_the_wheels_only(tmp_path: Path, known: boo
     assert all(bytes_done % half < 1 << 20 for bytes_done in done)
     assert {1, 2} <= {bytes_done // half for bytes_done in done}
     assert not known or done[-1] == total, "never more than there is"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_repair_keeps_its_interpreter_and_brings_the_environment_back_if_it_fails(
+    tmp_path: Path, fails: bool
+) -> None:
+    uv, made = tmp_path / "uv", tmp_path / "env.d" / "x"
+    uv.write_text(f'#!/bin/sh\ntest {int(not fails)} = 1 && test -x "$5" && mkdir "$6" && : > "$6/new"\n')
+    uv.chmod(0o755)
+    (made / "bin").mkdir(parents=True)
+    (made / "bin/python").symlink_to(sys.executable)
+    (made / "ipexctl.json").write_text("{}")
+    more = {"removed": [], "uv": str(uv), "lock": "", "unpacked": 1, "total": 0, "stall": 60.0, "keep": False}
+    with in_process(tmp_path / "env") as call:
+        call("lock", owner={})
+        with pytest.raises(SessionError) if fails else nullcontext():
+            call("build", id="x", origin=str(made / "bin/python"), repair=True, **more)
+            call("mark", id="x", marker={})
+    assert sorted(path.name for path in made.iterdir()) == (
+        ["bin", "ipexctl.json"] if fails else ["ipexctl.json", "new"]
+    )
+    assert sorted(path.name for path in (tmp_path / "env.d").iterdir()) == ["lock", "x"]
+
+
+def test_a_link_to_an_environment_that_is_gone_is_no_environment(tmp_path: Path) -> None:
+    (tmp_path / "env").symlink_to(tmp_path / "env.d/x")
+    with start(PROGRAM) as session:
+        seen = session.call("inspect", Inspection, venv=str(tmp_path / "env"), uv=_NO_UV, files=[], origins=[])
+    assert (seen.kind, seen.active) == ("ours", None)
 
 
 class Store:
