@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 
 from ipexctl.act.inputs import expand_home
@@ -73,7 +74,10 @@ def read_run_ids(directory: Path) -> Iterator[str]:
     """Yields the ids of the runs that a saved command started, in order."""
     with suppress(OSError, ValueError), open_regular_file(directory / EVENTS) as file:
         seen = set[str]()
-        for match in filter(None, map(_RUN.search, iter(lambda: file.readline(_LINE_LIMIT), b""))):
+        lines = takewhile(
+            lambda line: line.endswith(b"\n"), iter(lambda: file.readline(_LINE_LIMIT), b"")
+        )  # not a hole
+        for match in filter(None, map(_RUN.search, lines)):
             if (run := str(json.loads(match[1]))) not in seen:
                 yield run
             seen.add(run)

@@ -25,7 +25,7 @@ from ipexctl.model.reports import LostOutput
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import Plain
 from ipexctl.store.record import RunRecord, list_saved_runs, make_name, prune_records, read_report
-from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
+from ipexctl.verbs.run.replay import find_saved_run, read_run_ids, read_saved_run
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
 from tools.picture import draw_saved_run
@@ -506,3 +506,13 @@ def test_pictures_of_a_run_are_well_formed_and_the_same_each_time(runs: Path) ->
             assert "\x1b" not in svg
             assert not re.search(r"@font-face|@import|href|url\((?!#)", svg)
             assert svg == draw_saved_run(directory, width=90, height=20, at=at)
+
+
+def test_a_hole_in_a_record_is_its_end_for_whoever_looks_for_its_runs(tmp_path: Path) -> None:
+    """`report` and `logs` read all of it: a minute for 8 GiB, hours for what a file system allows."""
+    line = '{"event": "run-started", "run": "%s"}\n'
+    (tmp_path / "events.jsonl").write_text(line % "r1")
+    os.truncate(tmp_path / "events.jsonl", 1 << 26)
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write("\n" + line % "r2")
+    assert [*read_run_ids(tmp_path)] == ["r1"]
