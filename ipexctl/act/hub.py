@@ -81,8 +81,7 @@ def _is_plain(name: str, size: int) -> bool:
 
 
 def download_files(reference: HubReference, snapshot: Snapshot, names: Sequence[str], directory: Path) -> None:
-    """Downloads files of a commit that are not in ``directory`` yet; goes on where an earlier download ended. Raises
-    `UsageError`."""
+    """Downloads what of a commit is not in ``directory`` yet; goes on where a download ended. Raises `UsageError`."""
     hub = _import_hub()
     with _explain_errors(hub, reference):
         for name in names:

@@ -169,9 +169,8 @@ def refuse_planted(path: Path) -> None:
 
 
 def read_limited(path: Path, limit: int) -> tuple[bytes | str, int]:
-    """Returns the bytes (up to one more than the limit) or the reason, and the mode. Looks before it opens, since
-    opening a device can have effects; then looks again at what was really opened, which O_NONBLOCK keeps from waiting
-    for a writer."""
+    """Returns the bytes (up to one more than the limit) or the reason, and the mode. Looks before it opens, which can
+    have effects; then again at what was opened, which O_NONBLOCK keeps from waiting for a writer."""
     status = path.stat()
     if why := _explain_irregular_file(status.st_mode):
         return why, status.st_mode

@@ -230,9 +230,8 @@ LAST = (frames.END, GAVE_UP, REMOVED)  # kinds behind which nothing comes
 
 
 class OutputFrame(Record):
-    """A piece of the run's files, of one of the kinds of `protocol.frames`; or one of the follower's own about its link
-    (LOST and BACK; GAVE_UP ends it, and REMOVED, where the run's directory is gone; SILENT: for how many seconds, 0: no
-    longer)."""
+    """A piece of the run's files, of one of the kinds of `protocol.frames`; or of the follower's own about its link
+    (LOST and BACK; GAVE_UP ends it, and REMOVED, where the run's directory is gone; SILENT: for so many seconds)."""
 
     kind: str
     data: bytes = b""

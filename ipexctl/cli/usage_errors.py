@@ -310,9 +310,8 @@ def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def find_nearest(word: str, names: Sequence[str], least: float = _VALUE_LIKENESS) -> str | None:
-    """The name that is most like the word: the same letters in another order, one letter less, its last one missing,
-    one other letter, else those that most of it shares, from ``least`` of them on; of several the one that begins as it
-    does."""
+    """The name that is most like the word: its letters in another order, one letter less, its last one missing, one
+    other letter, else those that most of it shares, from ``least`` on; of several the one that begins alike."""
     from difflib import SequenceMatcher
 
     def compute_likeness(name: str) -> tuple[float, int]:

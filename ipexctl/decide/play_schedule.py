@@ -80,8 +80,7 @@ def describe_end(why: str, command: str, following: Step) -> str:
 
 
 def format_repetition(command: str, start_at: str | None, left: Sequence[Step]) -> str:
-    """Returns the command that plays again what is ``left``: on the failed hosts only, where no step of these needs all
-    hosts."""
+    """Returns the command that plays again what is ``left``: on failed hosts only, where no step needs all."""
     command = _start_at(command, start_at) if start_at else command
     return command if any(step.action in TOGETHER for step in left) else f"{command} --limit {FAILED}"
 

@@ -24,8 +24,7 @@ class RunFilter(Record):
 
 
 class PrunePolicy(Record):
-    """Which saved runs are removed: those that ended ``older_than`` seconds ago, without it all; never the newest
-    ``keep``."""
+    """Which saved runs go: those that ended ``older_than`` seconds ago, without it all; never the newest ``keep``."""
 
     older_than: float | None = None
     keep: int | None = None

@@ -167,8 +167,7 @@ def _changes_finders(node: ast.AST) -> bool:
 
 
 def _list_imports(nodes: Iterable[ast.AST], package: str, table: ImportTable) -> Iterator[tuple[str, int]]:
-    """The names of modules that a file of this package certainly imports, with lines; also what ``from PACKAGE import
-    NAME`` may load."""
+    """The modules that a file of this package certainly imports, with lines; also what ``from A import B`` may load."""
     packages = package.split(".") if package else []
     for node in nodes:
         imported = list_imported_names(node) if isinstance(node, ast.ImportFrom) else []

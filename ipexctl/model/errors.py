@@ -2,8 +2,7 @@
 
 An error is raised and ends something; all of ours are `IpexctlError`. A `Failure` is a value: what happened to one
 host, beside the results of the others. Any other exception is a fault of ipexctl itself and ends with `Exit.INTERNAL`.
-What helps is words, and at most one command of ipexctl: it is made and completed here alone.
-"""
+What helps is words, and at most one command of ipexctl: it is made and completed here alone."""
 
 import shlex
 from collections.abc import Iterable, Sequence

@@ -128,11 +128,10 @@ class ResumedFrom(Record):
 
 class RunStarted(Event):
     """mpirun was started. ``ranks`` maps each rank, in order, to its host's name; ``at`` is on the head's clock.
-    ``command`` is the script with its arguments.
-    ``title`` names the script; it is set for commands that read the run later, from its beginning (`attach`, `logs`).
-    ``backend`` (``impi``, ``ccl``, ``gloo``) and ``precision`` (``bf16``) are the launch's, "" where not known;
-    ``isas`` are the levels of the hosts' CPUs. ``restart`` counts the starts before this one, of ``restarts`` further
-    ones that may be."""
+    ``command`` is the script with its arguments. ``title`` names the script; it is set for commands that read the run
+    later, from its beginning (`attach`, `logs`). ``backend`` (``impi``, ``ccl``, ``gloo``) and ``precision`` (``bf16``)
+    are the launch's, "" where not known; ``isas`` are the levels of the hosts' CPUs. ``restart`` counts the starts
+    before this one, of ``restarts`` further ones that may be."""
 
     run: str
     head: str
@@ -315,8 +314,7 @@ class LauncherOutput(Event):
 class RankEnded(Event):
     """How a rank ended. ``status`` 0–255 or None when it died by ``signal`` (a number, 0 for none), or called MPI_Abort
     with the code ``abort``. ``cause``: "" it ended by itself, "stopped" it was ended by us, "lost" its end was not
-    observed. ``error`` is the exception's last line, ``traceback`` the whole text of it, both as the rank wrote
-    them."""
+    observed. ``error`` is the exception's last line, ``traceback`` all of it, as the rank wrote them."""
 
     rank: int
     host: str

@@ -14,9 +14,8 @@ Level = Literal["error", "warning", "info"]  # the gravest first
 
 
 class Finding(Record):
-    """``code`` is stable (``CPU001``); ``fix`` is a command where one exists, else a sentence.
-    ``action`` is False where nothing has to be done. A ``momentary`` one was true at one
-    moment, or is refuted by a run that starts."""
+    """``code`` is stable (``CPU001``); ``fix`` is a command where one exists, else a sentence. ``action`` is False
+    where nothing has to be done. A ``momentary`` one was true at one moment, or is refuted by a run that starts."""
 
     code: str
     level: Level

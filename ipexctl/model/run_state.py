@@ -24,8 +24,7 @@ Points = tuple[tuple[float, float], ...]  # (time, value), in order of time
 
 
 class NewLines(NamedTuple):
-    """Whole lines of one stream, each with its newline: of a line that redrew itself its latest state. Those of no rank
-    are mpirun's."""
+    """Whole lines of one stream, with their newlines: of one that redrew itself its last state. No rank: mpirun's."""
 
     rank: int | None
     host: str
@@ -304,8 +303,7 @@ class RunHistory:
         return self.delays
 
     def find_end(self, attempt: Attempt) -> float:
-        """When an attempt that is over ended on its head, in the controller's time; what tells it may have waited for a
-        connection."""
+        """When an attempt that is over ended on its head, in the controller's time; the record may have come late."""
         shift = self.shifts.get(attempt.started.head, 0.0 if attempt.late else None)
         if attempt.over is None or not attempt.over.at or shift is None:
             return attempt.over_at

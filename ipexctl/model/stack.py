@@ -137,8 +137,7 @@ class MpiLayout(JsonRecord):
 
 class InstallMarker(JsonRecord):
     """``ipexctl.json`` in an environment, written when it is complete: enough for `run` to start a job without another
-    inspection. Jobs use ``prefix``, the directory behind the link ``venv``: a later switch does not change what they
-    load."""
+    inspection. Jobs use ``prefix``, the directory behind the link ``venv``: a switch does not change what they load."""
 
     id: str
     venv: str

@@ -115,8 +115,7 @@ class HostSilent(NamedTuple):
 
 
 class HostLost(NamedTuple):
-    """``tampered``: because of a line on its connection that is not authentic; ``silent``: seconds since its last sign
-    of life."""
+    """``tampered``: because of a line that is not authentic; ``silent``: seconds since its last sign of life."""
 
     host: str
     why: str
@@ -211,8 +210,7 @@ class NoticeFailed(NamedTuple):
 
 
 class RunEnd(NamedTuple):
-    """The final record. ``reason`` is one of `Reason`. ``launcher`` is its exit status, ``unstored`` counts bytes of
-    output."""
+    """The final record. ``reason`` is one of `Reason`, ``launcher`` its exit status, ``unstored`` bytes of output."""
 
     run: str
     reason: str

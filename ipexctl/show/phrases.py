@@ -139,8 +139,7 @@ def split_line(line: str, width: int, hang: int = 0, *, copied: bool = False) ->
 
     What is longer than a line is left to the terminal, whose own wrapping a copy does not contain: a path, ``K=V``, a
     command of ours, and of what is meant to be ``copied`` (a hint, a fix) every command; one that no line could hold
-    stays beside its label.
-    """
+    stays beside its label."""
     if width <= 0 or count_cells(line) <= width:
         return [(0, len(line))]
     lines: list[tuple[int, int]] = []

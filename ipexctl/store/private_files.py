@@ -24,8 +24,7 @@ def make_private_directories(directory: Path) -> None:
 
 
 def claim_private_directory(directory: Path) -> None:
-    """Makes a directory and its missing parents; one of before becomes 0700. Raises `UsageError` where others could
-    write or own it."""
+    """Makes a directory and its missing parents; one of before becomes 0700. Raises `UsageError` if it is of others."""
     shown = printable(str(directory), 400)
     with refuse_os_errors(directory, "cannot be made"):
         if not (directory.exists() or directory.is_symlink()):

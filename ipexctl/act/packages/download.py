@@ -121,9 +121,8 @@ def locate_wheel(cache: Path, wheel: Wheel) -> Path:
 def download_wheels(
     wheels: Sequence[Wheel], cache: Path, sources: Sources, stop: threading.Event, tell: Tell
 ) -> dict[str, Path]:
-    """Downloads every wheel into the cache and checks its hash; path by package name. Resumes an earlier download,
-    tries ``limits.tries`` times, and keeps no file with a wrong hash. Raises `UsageError` (exit 4) with every wheel
-    that failed."""
+    """Downloads the wheels into the cache and checks their hashes; path by package name. Resumes an earlier download,
+    tries ``limits.tries`` times, keeps no file with a wrong hash. Raises `UsageError` (exit 4) with all that failed."""
     http = _Http(sources)
     done: dict[str, int] = {}
     total = sum(wheel.size for wheel in wheels) if all(wheel.size for wheel in wheels) else 0

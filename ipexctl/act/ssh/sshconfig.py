@@ -103,9 +103,8 @@ class Hop(Record):
 
 
 def read_config(path: Path, base: Path, scope: "_Scope | None" = None, depth: int = 0) -> File:
-    """Returns the lines of a file and of those that it includes, none if there is no such file. Relative names in
-    Include lines are below ``base``. Raises `UsageError` for a file that others can write, and for a line that cannot
-    be read."""
+    """Returns the lines of a file and of those that it includes, none if there is none. Relative names in Include lines
+    are below ``base``. Raises `UsageError` for a file that others can write, and a line that cannot be read."""
     if depth > _INCLUDE_DEPTH:
         raise UsageError(f"{path} is not read: Include lines are nested more than {_INCLUDE_DEPTH} deep")
     try:

@@ -138,9 +138,8 @@ class Packer:
         to_delete: Sequence[str],
         stored: Mapping[str, str] | None = None,
     ) -> Iterator[bytes]:
-        """Yields the tar stream in pieces, for `send.install_tree`: an empty file for each path in ``stored``, which
-        has the name of that file in a store on the host. Raises `SourceChangedError` before its end, so that nothing
-        takes effect."""
+        """Yields the tar stream for `send.install_tree`: an empty file for each path in ``stored``, which has that
+        file's name in a store on the host. Raises `SourceChangedError` before its end: nothing takes effect."""
         stored = stored or {}
         key: tuple[TreeEntry | str, ...] = (*entries, *stored)
         with self._lock:

@@ -114,8 +114,7 @@ _OWN_NAME = re.compile(r"(.+\.)?localhost[46]?(\.localdomain[46]?)?|ip6-(localho
 
 
 def means_itself(name: str) -> bool:
-    """Whether any host means itself by this name or address: localhost, 127.0.0.1, ::1; 0.0.0.0, to which one connects
-    at home."""
+    """Whether any host means itself by this: localhost, 127.0.0.1, ::1; 0.0.0.0, to which one connects at home."""
     name = name.strip().strip("[]").rstrip(".").lower()
     word = parse_ip_interface(name)
     unspecified = word is not None and word.ip.is_unspecified

@@ -24,8 +24,7 @@ _RENDEZVOUS, _ABSENT, _STAGES_BEFORE = "rendezvous", "rendezvous-absent", ("", "
 
 
 class Cause(Record):
-    """The ranks that failed: the one that is the cause, then the others in the order in which they did. What the cause
-    is known as."""
+    """The ranks that failed: the cause, then the others in the order in which they did; and what it is known as."""
 
     failed: tuple[RankOutcome, ...]
     match: ErrorMatch | None

@@ -148,8 +148,7 @@ def read_errors(stack: RankStack) -> list[RaisedError]:
 
 
 def describe_errors(stacks: Sequence[RankStack]) -> list[str]:
-    """Returns a line for each exception of processes that live on, with their ranks. What all of them handle is how
-    they work."""
+    """Returns a line for each exception of processes that live on, with their ranks; none of what all handle."""
     everyone = {stack.rank for stack in stacks}
     pairs = (((error.handled, error.describe()), stack) for stack in stacks for error in read_errors(stack))
     lines = []

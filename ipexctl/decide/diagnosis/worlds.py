@@ -131,8 +131,7 @@ def _describe_size(record: RankRendezvous, count: int) -> str:
 
 
 def _describe_change(records: Sequence[RankRendezvous]) -> str:
-    """``train.py:4 sets the rendezvous address to localhost (ranks 0-3)``; its port, where only that differs from the
-    plan."""
+    """``train.py:4 sets the rendezvous address to localhost (ranks 0-3)``; its port, where only that differs."""
     first, ranks = records[0], [record.rank for record in records]
     if first.number >= 0 and first.address == first.planned:
         return ""

@@ -199,9 +199,8 @@ def find_bf16_refusals(
     facts: HostFacts, args: Sequence[str], options: Sequence[FrameworkOption], by_config: bool
 ) -> Iterator[Note]:
     """Hosts (name → facts) on which IPEX refuses bf16, where the Trainer's arguments or Accelerate's settings
-    (``by_config``: "bf16", and IPEX is to optimise) ask it for that. IPEX asserts "avx_ne_convert or avx512bw, avx512vl
-    and avx512dq" (frontend.py). Accelerate calls it until 1.12, from 1.8 on with torch before 2.7 only (its pulls 3608,
-    3883)."""
+    (``by_config``: "bf16", and IPEX is to optimise) ask for it. IPEX asserts "avx_ne_convert or avx512bw, avx512vl and
+    avx512dq" (frontend.py). Accelerate calls it until 1.12, from 1.8 on with torch before 2.7 (pulls 3608, 3883)."""
     packages = next((fact.installed.packages for fact in facts.values() if fact.installed), {})
     trainer, version, torch = (packages.get(name, "") for name in ("transformers", "accelerate", "torch"))
     old = parse_version(version) < parse_version("1.8") or parse_version(torch) < parse_version("2.7")

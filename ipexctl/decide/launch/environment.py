@@ -48,8 +48,7 @@ class HostRuntime(Record):
 
 
 class RunSettings(Record):
-    """What all hosts of a launch share. ``workers`` are the cores of each rank's collectives; ``rdma`` is `has_rdma` of
-    the hosts."""
+    """What all hosts of a launch share. ``workers`` are cores of each rank's collectives; ``rdma`` is `has_rdma`."""
 
     task: Run
     head: InterfaceChoice

@@ -28,9 +28,8 @@ _INSTANCES = {"--instances", "--cores-per-instance"}
 
 
 def translate_line(text: str, table: LaunchTable, read_file: ReadFile) -> Translation:
-    """Returns the translation of a line that stands alone, without the shell that would have read it. ``read_file``
-    gives the text of a batch file or a hostfile. Raises `UsageError` for what cannot be translated, `ValueError` for
-    open quotes."""
+    """Returns the translation of a line alone, without the shell that would have read it. ``read_file`` gives the text
+    of a batch file or hostfile. Raises `UsageError` for what cannot be translated, `ValueError` for open quotes."""
     launch = _choose_command(shell.split_commands(text), table, "the line")
     return LaunchLineReader(table, read_file, alone=True).translate(launch)
 

@@ -71,8 +71,7 @@ class LaunchWords:
                 self.leave(code, word)
 
     def set_option(self, option: str, value: str, spelled: str) -> None:
-        """Gives ``run`` an option with the value of ``spelled``; a switch has none. Raises `UsageError` if ``run``
-        would not accept it."""
+        """Gives ``run`` an option with the value of ``spelled``; a switch has none. Raises `UsageError` as run does."""
         shown = printable(f"{spelled} {remove_marks(value)}".strip())
         if option == "--iface" and not (_INTERFACE.fullmatch(value) or END in value):
             self.leave("option", shown)

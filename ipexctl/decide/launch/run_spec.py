@@ -31,8 +31,7 @@ _PROXY_NAMES = re.compile("PATH|LD_LIBRARY_PATH|HOME|LANG|(FI_|UCX_|OMP_|MPI4PY_
 
 
 class Identity(NamedTuple):
-    """What makes this start this one: the nonce of its frames, the token its parts know each other by, who began it,
-    when."""
+    """What makes this start this one: the nonce of its frames, the token of its parts, who began it, when."""
 
     nonce: str
     token: str

@@ -76,8 +76,7 @@ def read_script(text: str, table: ImportTable, neighbours: Collection[str] = ())
 def list_questions(
     answers: Answers, inventory: Inventory, facts: HostFacts, config: AccelerateConfig | None, script: Script
 ) -> Iterator[Question]:
-    """What is not answered yet and does not depend on other answers, with what the facts say. Hosts and script come
-    before."""
+    """What is open and does not depend on other answers, with what the facts say. Hosts and script come before."""
     if answers.ppn is None:
         count, why = _suggest_ranks(inventory, facts, config)
         yield Question("ppn", "How many ranks on each host?", str(count), why)

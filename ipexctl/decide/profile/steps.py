@@ -11,8 +11,7 @@ STEP_LIMIT = 100  # of one profile: each may have tens of thousands of operators
 
 
 def parse_profile_steps(text: str) -> tuple[int, int]:
-    """First and last step, counted from 1, of ``FIRST:LAST`` or of ``N``: N steps after `WARM_UP`. Raises
-    `UsageError`."""
+    """First and last step, from 1, of ``FIRST:LAST`` or ``N``: N steps after `WARM_UP`. Raises `UsageError`."""
     match = re.fullmatch(r"(\d{1,7})(?::(\d{1,7}))?", text)
     what = f"--profile takes steps such as 10:15 or a number of steps, not {text[:40]!r}"
     if match is None:

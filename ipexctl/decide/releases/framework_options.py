@@ -68,8 +68,7 @@ def find_unsupported_arguments(
     options: Sequence[FrameworkOption], packages: Mapping[str, str], args: Sequence[str]
 ) -> Iterator[Note]:
     """Yields a note for each argument of a script that the installed Trainer would refuse, ignore or fail of.
-    ``packages`` maps distributions to versions. A script that reads such an argument itself is free to: these are
-    warnings."""
+    ``packages`` maps distributions to versions. A script may read such an argument itself: these are warnings."""
     given = set(normalise_arguments(args))
     for option in options:
         version = packages.get(option.of)

@@ -89,8 +89,7 @@ def read_figures(line: str) -> dict[str, float]:
 
     ``pace`` is iterations per second (seconds per iteration are inverted), ``steps`` the number of steps in all; an
     accuracy is as it was printed, a share or a percentage. A loss or a norm of gradients may be NaN or infinite; all
-    other figures are finite. Of what a line holds twice, the first counts; of a line that redraws itself, what a
-    terminal would show."""
+    other figures are finite. Of two in a line the first counts; of one that redraws itself, what a terminal shows."""
     line = line[:LIMIT]
     lowered = line.lower()
     if not any(map(lowered.__contains__, _SIGNS)):

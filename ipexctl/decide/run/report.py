@@ -72,8 +72,7 @@ def _leave_out_hosts(state: RunState, run: RunOutcome) -> Hint | None:
 
 
 def complete_failure(state: RunState, failure: Failure) -> Failure:
-    """The failure with a hint that has the user's own options. What else keeps a host from being reached, doctor finds
-    out."""
+    """The failure with a hint that has the user's own options; doctor looks why a host cannot be reached."""
     hint, command = failure.hint, state.command or _NO_COMMAND
     if hint is None and failure.kind is Kind.UNREACHABLE and state.last_attempt is None and command.verb != "doctor":
         hint = advise("doctor")
@@ -202,8 +201,7 @@ def _find_run_times(state: RunState, run: RunHistory, shifts: Mapping[str, float
 def _find_cause(
     state: RunState, attempt: Attempt, over: e.RunEnded | None, ranks: tuple[RankOutcome, ...], known: ReadErrors
 ) -> tuple[tuple[RankOutcome, ...], Diagnosis | None]:
-    """The ranks that failed, first the one that did by itself, and what that is known as, with commands that are ready
-    to be typed."""
+    """The ranks that failed, first the one that did by itself, and what that is known as, with commands to type."""
     if (over is None or over.reason in ("done", "stopped")) and all(rank.state != "failed" for rank in ranks):
         return (), None
     output = attempt.launcher.decode("utf-8", "replace")

@@ -18,8 +18,7 @@ def count_columns(members: int) -> int:
 
 
 def add_point(series: Series, at: float, value: float) -> None:
-    """One more point; what is no number, or at no time, is left out. Columns double their width when time outgrows
-    them."""
+    """One more point; what is no number, or at no time, is left out. Columns double in width as time grows."""
     if not (abs(at) < _LATEST and isfinite(value)):
         return
     if not series.count:

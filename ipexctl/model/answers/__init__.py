@@ -1,8 +1,7 @@
 """What each verb answers, as types: the values of ``--json`` and of the event `Answer`; schemas are in ``docs/json``.
 
-A module here has the answers of a few verbs, and is imported by these verbs and their screens only: a command makes no
-types that it does not use. Their JSON is that of `json_values.to_json`. An answer whose ``dry`` is true changed nothing
-and has its ``plan``."""
+A module here has the answers of a few verbs, imported by these and their screens: a command makes no types in vain.
+Their JSON is that of `json_values.to_json`. An answer that is ``dry`` changed nothing and has its ``plan``."""
 
 import re
 from collections.abc import Mapping

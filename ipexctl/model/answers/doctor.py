@@ -50,8 +50,7 @@ class SharedDirectory(JsonRecord):
 
 
 class TriedConnection(JsonRecord):
-    """A connection between two hosts that was made: the round trip in seconds, and bytes a second where they were
-    measured on it."""
+    """A connection between two hosts that was made: the round trip in seconds, and bytes a second if measured."""
 
     from_: str
     to: str

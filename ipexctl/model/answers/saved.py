@@ -29,8 +29,7 @@ class SavedRun(JsonRecord):
 
 
 class RunsAnswer(AnyAnswer):
-    """``runs``: saved runs, newest first; ``total`` counts all in ``directory``. ``next`` shows more of one that was
-    named."""
+    """``runs``: saved runs, newest first; ``total`` counts all in ``directory``. ``next`` shows more of a named one."""
 
     directory: str
     total: int

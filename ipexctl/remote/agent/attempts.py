@@ -14,8 +14,7 @@ _USAGE = 2  # the status of a script that refuses its arguments, as argparse's
 
 
 def describe_place(end: "rank_records.RankEnded") -> str:
-    """Returns where a rank failed, the script's own line if there is one, with its exception; "" where that is not
-    known."""
+    """Returns where a rank failed, the script's own line if there is one, with its exception; "" if unknown."""
     frames = _FRAME.findall(end.traceback)
     own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
     return "%s:%s: %s" % ((own or frames)[-1] + (end.error,)) if frames and end.error else ""

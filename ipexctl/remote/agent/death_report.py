@@ -44,8 +44,7 @@ class KernelLog:
 def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: KernelLog, elastic: str) -> RankEnded:
     """Returns the rank's end with its exception, its stacks and the line of the kernel's log that tell of it, each ""
     if there is none. ``elastic`` is $TORCHELASTIC_ERROR_FILE. What was raised in another process of the rank than
-    `pid`, its script, may have been handled there. So it counts only where nothing else tells, and not for a script
-    that a signal ended."""
+    `pid`, its script, may have been handled there. So it counts only where nothing else tells, never after a signal."""
     base = os.path.join(directory, RANKS, "%d" % end.rank)
     exceptions = _read_uncaught_exceptions(base)
     of_helper = {} if end.signal else next((each for each in exceptions.values() if "error" in each), {})

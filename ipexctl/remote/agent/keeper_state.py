@@ -1,6 +1,5 @@
-"""What the keeper knows of a run, what can happen to it, and what the keeper has to do then: no clock, no files, no
-connections. `keeper_steps.next_step` is the state machine; the keeper feeds it (`keeper.Keeper`), tests feed it
-histories."""
+"""What the keeper knows of a run, what can happen to it, and what is to be done then: no clock, no files, no
+connections. `keeper_steps.next_step` is the state machine, which `keeper.Keeper` feeds, and tests with histories."""
 
 import enum
 from typing import Dict, FrozenSet, List, NamedTuple, Optional, Set, Tuple, Union
@@ -63,8 +62,7 @@ GuardConnected = NamedTuple("GuardConnected", [("host", str), ("clock", float)])
 
 
 class GuardLost(NamedTuple):
-    """``tampered``: a line that one side had not written arrived at the other. ``silent``: seconds since it was heard
-    last."""
+    """``tampered``: a line arrived that the other side had not written. ``silent``: seconds since it was heard."""
 
     host: str
     why: str

@@ -1,5 +1,4 @@
-"""How a run goes: `next_step` takes what happened, changes what is known of the run, and returns what the keeper has to
-do."""
+"""How a run goes: `next_step` takes what happened, changes what is known, and returns what the keeper has to do."""
 
 import signal
 from typing import Any, Callable, Dict, List, Type, Union

@@ -103,8 +103,7 @@ class ProgressMonitor:
     def find_stall(self, now: float) -> "Optional[Stall]":
         """Returns a new stall, or None. The same ranks are reported once, until they make progress again, and once more
         where it becomes ``grave``: not only idle (as a rank that waits for another one to write a checkpoint, or for a
-        slow network), but no one gets on, or a rank is stopped or stuck in the kernel. Idle ranks are looked at again
-        and again."""
+        slow network), but none gets on, or one is stopped or stuck in the kernel. Idle ranks are looked at again."""
         if not self.warn or not self.signs:
             return None
         last = max([*self.signs.values(), *self.well.values()])

@@ -30,8 +30,7 @@ _BYTES = b"="  # the first letter of a line that is no object: bytes in base64
 
 def listen_on_free_port(address: str, ports: "Sequence[int]", later: bool = False) -> "socket.socket":
     """Returns a socket that listens on the last free one of the ports from ``ports[0]`` to ``ports[1]``; 0 is any. (MPI
-    takes its own from the first on.) ``later``: it has its port, and refuses connections until it is to listen. Raises
-    OSError."""
+    takes the first ones.) ``later``: it has its port, and refuses connections until it is to listen. Raises OSError."""
     for port in range(ports[1], ports[0] - 1, -1):
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         try:

@@ -44,8 +44,7 @@ def read_end(base: str, most: int) -> bytes:
 
 
 class Spool:
-    """``frames``: the pattern of the frames of which the output consists; None for plain text. ``cap``: bytes that are
-    kept, 0: all."""
+    """``frames``: the pattern of the output's frames; None for plain text. ``cap``: bytes that are kept, 0: all."""
 
     def __init__(self, base: str, frames: "Optional[Pattern[bytes]]" = None, cap: int = 0) -> None:
         self.base = base

@@ -1,7 +1,6 @@
 """Drawings of a page as inline SVG. Each takes values and returns markup; `make_tag` escapes every text in it.
 
-Widths are percentages, so that a drawing fits a telephone and a wide screen; curves lie in an inner SVG that
-stretches."""
+Widths are percentages: a drawing fits a telephone and a wide screen; curves lie in an inner SVG that stretches."""
 
 from bisect import bisect
 from collections.abc import Iterable, Sequence
@@ -122,8 +121,7 @@ def _list_band(curves: Iterable[Points], length: float, breaks: Sequence[float])
 
 def draw_chart(figure: Figure, length: float, breaks: Sequence[float] = (), broken: Iterable[float] = ()) -> Markup:
     """The curves of one figure, each in parts at ``breaks``, and the band of those that are alike. A line at each
-    moment of ``broken``: a value was no number. The script reads values back from the points by the scale in
-    ``data-`` attributes."""
+    moment of ``broken``: a value was no number. The script reads values back by the scale in ``data-`` attributes."""
     low, high = choose_scale((value for curve in figure.curves for _, value in curve.points), zero=figure.zero)
 
     def place(points: Iterable[tuple[float, float]]) -> str:
@@ -230,8 +228,7 @@ _SHADES = 5  # classes h0 to h4 of page.css
 
 
 def draw_heat_map(hosts: Sequence[str], links: Sequence[LinkSpeed], figure: str) -> Markup:
-    """A square per pair of hosts: ``latency`` or ``rate``, its value in the square while they are few. Darker is
-    worse."""
+    """A square per pair of hosts: ``latency`` or ``rate``, its value in it while they are few. Darker is worse."""
     values: dict[tuple[str, str], float] = {}
     for link in links:
         if value := link.latency if figure == "latency" else link.rate:

@@ -22,8 +22,7 @@ def run_nested(
     change: Callable[[Event], Event] = lambda event: event,
 ) -> Workflow[T]:
     """Shows every event to ``keep`` and passes on those for which it is true, as ``change`` makes them; returns the
-    workflow's value. What is thrown in, as an interruption, reaches the workflow, which may end its work in order and
-    say how."""
+    workflow's value. What is thrown in, as an interruption, reaches the workflow, which may end its work in order."""
     thrown: BaseException | None = None
     try:
         while True:

@@ -57,8 +57,7 @@ def write_redirect(address: str, directory: Path) -> Iterator[str]:
 
 
 def save_doctor_record(state: Path, answer: DoctorAnswer, at: float, masker: Masker) -> None:
-    """Remembers what doctor reported of these hosts, without secrets. A record that cannot be written is left out: a
-    page shows less."""
+    """Remembers what doctor reported of these hosts, without secrets. If it cannot be written, a page shows less."""
     names = sorted(host.host for host in answer.hosts)
     path = state / _RECORDS / f"{sha256(chr(0).join(names).encode()).hexdigest()[:16]}-{at:.0f}.json"
     try:

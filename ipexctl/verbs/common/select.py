@@ -197,9 +197,8 @@ def read_playbook(
 
 def _check_uses(play: Play, base: Path, cwd: Path, permits: Permits) -> None:
     """Refuses a playbook that names, or sends with a script, files of this machine outside of its directory, the
-    current one and those that the user named, or variables of the environment that the user did not name: whoever wrote
-    it chooses the hosts, too. Symbolic links are followed; a value of ``--var`` is the user's word. Raises `UsageError`
-    with all of them."""
+    current one and those that the user named, or variables that the user did not name: whoever wrote it chooses the
+    hosts, too. Links are followed; a value of ``--var`` is the user's word. Raises `UsageError` with all."""
     from ipexctl.act.bundled_files import list_bundled_files
     from ipexctl.model import tasks
     from ipexctl.verbs.files.project import find_project

@@ -49,9 +49,8 @@ def doctor(
     task: Doctor, inventory: Inventory, context: Context, *, ask: "Ask | None" = None, alone: bool = False
 ) -> Workflow[None]:
     """Probes and checks the hosts. Without hosts: ``task.recorded`` checks saved probes, ``task.explain`` a code.
-    ``ask`` puts a question to the user, for ``task.fix``. ``alone`` says that nobody uses the
-    links after this command. Ends 0 if the hosts are fit, 4 with a finding of level error, 3 if a
-    host could not be reached or trusted."""
+    ``ask`` puts a question to the user, for ``task.fix``. ``alone`` says that nobody uses the links after this command.
+    Ends 0 if the hosts are fit, 4 with a finding of level error, 3 if a host could not be reached or trusted."""
     if task.explain is not None:
         text = explain_finding(task.explain, load_catalogue())
         yield Started("doctor", f"explain {task.explain}", ())

@@ -259,8 +259,7 @@ def choose_directories(survey: run_discovery.RunSurvey, prefix: str | None) -> d
 def _clean_up(
     run: str, directories: Mapping[str, str], inventory: Inventory, context: Context
 ) -> e.Workflow[tuple[bool, dict[str, tuple[int, ...]], list[str]]]:
-    """Ends what is left of a run on all hosts. Whether anything was, what could not be ended, and the hosts that did
-    not answer."""
+    """Ends what is left of a run on all hosts. Whether anything was, what could not be ended, and silent hosts."""
 
     def end(link: Link, _: Emit) -> tuple[bool, tuple[int, ...]]:
         run_dir = RemoteRunDir(link.host, directories.get(link.host.name, ""), "python3")

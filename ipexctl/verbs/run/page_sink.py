@@ -15,8 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class PageSink:
-    """Leaves `PAGE` in a run's record when the command ends. What it cannot do is one warning: a page never fails a
-    run."""
+    """Leaves `PAGE` in a run's record when the command ends, or one warning: a page never fails a run."""
 
     def __init__(self, directory: Path, saved: Path, warn: Callable[[str], None], known: ReadErrors = tuple) -> None:
         self._directory, self._saved, self._warn, self._known = directory, saved, warn, known

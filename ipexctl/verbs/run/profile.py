@@ -153,8 +153,7 @@ def make_profile(watcher: RunWatcher, saved: Path) -> Workflow[Profile]:
 
 
 def show_saved_profile(word: str, context: Context) -> Workflow[None]:
-    """``ipexctl profile``: the tables of a saved run again; ``last`` is the newest one with a profile. Raises
-    `UsageError`."""
+    """``ipexctl profile``: the tables of a saved run; ``last`` is the newest with one. Raises `UsageError`."""
     runs = context.state / "runs"
     profiled = [path for path in list_saved_runs(runs) if has_profile(path)] if word == "last" else []
     directory = profiled[-1] if profiled else find_saved_run(runs, word, with_ranks=True)

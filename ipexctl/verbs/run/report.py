@@ -49,9 +49,8 @@ class MaskedFold:
 def report(
     words: tuple[str, ...], context: Context, known: ReadErrors, *, page: str | None, show: bool
 ) -> Workflow[None]:
-    """Writes the page of a saved run, by default into its record; ``show`` opens it in a browser. Several runs are set
-    side by side; their page is written if one is wanted. ``known`` reads the catalogue of errors. Raises
-    `UsageError`."""
+    """Writes the page of a saved run, by default into its record; ``show`` opens it in a browser. Several are set side
+    by side, and their page written if it is wanted. ``known`` reads the known errors. Raises `UsageError`."""
     from ipexctl.show.page.render import render_comparison, render_run
 
     runs = [*dict.fromkeys(_find_run(context.state / "runs", word) for word in words or ("last",))]

@@ -254,8 +254,7 @@ class RunWatcher:
         return hung_up or self.refusals > 1 or self.context.interrupts.detach.is_set()
 
     def _follow_head(self) -> e.Workflow[bool]:
-        """The same on one host, up to where another one takes its place. Raises `_HeadLostError` where it no longer
-        answers."""
+        """The same on one host, up to where another takes its place. Raises `_HeadLostError` if it is silent."""
         asked = time.monotonic()
         journal = JournalReader(self.nonce, self.running)
         with closing(self._read_frames()) as received:
@@ -324,8 +323,7 @@ class RunWatcher:
                 yield e.Message(text, "warning", self.head.host.name, "disconnected")
 
     def _handle_late_signal(self) -> e.Workflow[None]:
-        """A run that has ended cannot be stopped any more: the second Ctrl-C leaves its remaining output on the
-        head."""
+        """A run that has ended cannot be stopped: the second Ctrl-C leaves its remaining output on the head."""
         now, taken = time.monotonic(), self.context.interrupts.pop_pending()
         if taken and (taken.number == signal.SIGHUP or now >= self.refused_at + _REPEAT_WINDOW):
             self.refusals, self.refused_at = self.refusals + 1, now
@@ -392,8 +390,7 @@ class RunWatcher:
                 yield event
 
     def send_order(self, order: run_control.Order, run_dir: RemoteRunDir | None = None) -> bool:
-        """Sends an order to the keeper on the head, or on another host; False when its host does not answer, or it has
-        ended."""
+        """Sends an order to the keeper on the head, or another host; False if it has ended or does not answer."""
         run_dir = run_dir or self.head
         try:
             return run_control.send_order(self.context.links.open(run_dir.host), run_dir, order)
