@@ -232,7 +232,8 @@ class HostThatCosts(paramiko.Transport):
             kex = "diffie-hellman-group14-sha256" if how == "exchanges" else "diffie-hellman-group-exchange-sha256"
             self.get_security_options().kex = [kex]
             self._modulus_pack: Any = self  # asked for a group
-        self.start_server(event=threading.Event(), server=OpenServer())
+        self.begun = threading.Event()  # the first exchange is over on this side, too
+        self.start_server(event=self.begun, server=OpenServer())
 
     def get_modulus(self, *_: int) -> tuple[int, int]:
         return 2, -(1 << 2047) if self.how == "negative" else (1 << 8191) + 1
@@ -254,6 +255,8 @@ def test_a_host_that_would_cost_minutes_by_a_packet_is_disconnected(how: str) ->
     ready = threading.Event()
     recorder.start_client(event=ready)
     ready.wait(20)
+    if how == "exchanges":
+        host.begun.wait(20)
     with suppress(paramiko.SSHException, EOFError):
         while how == "exchanges" and recorder.is_active():
             host.renegotiate_keys()
