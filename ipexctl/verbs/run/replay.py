@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import takewhile
 from pathlib import Path
 
 from ipexctl.act.inputs import expand_home
@@ -74,13 +73,12 @@ def read_run_ids(directory: Path) -> Iterator[str]:
     """Yields the ids of the runs that a saved command started, in order."""
     with suppress(OSError, ValueError), open_regular_file(directory / EVENTS) as file:
         seen = set[str]()
-        lines = takewhile(
-            lambda line: line.endswith(b"\n"), iter(lambda: file.readline(_LINE_LIMIT), b"")
-        )  # not a hole
-        for match in filter(None, map(_RUN.search, lines)):
-            if (run := str(json.loads(match[1]))) not in seen:
+        for line in iter(lambda: file.readline(_LINE_LIMIT), b""):
+            if not line.endswith(b"\n"):
+                break  # a hole, which may be of any size
+            if (match := _RUN.search(line)) and (run := str(json.loads(match[1]))) not in seen:
+                seen.add(run)
                 yield run
-            seen.add(run)
 
 
 def find_run(directory: Path, word: str) -> tuple[str, str]:
