@@ -1,6 +1,7 @@
 """Wheels and locks: exact files with their hashes. Whatever is wrong in form cannot become one of them."""
 
 import hashlib
+import math
 import posixpath
 import re
 from dataclasses import replace
@@ -18,6 +19,7 @@ from ipexctl.model.stack import DIALECT_CHOICES, Arch
 from ipexctl.model.text import printable, strip_credentials
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!-]{,250}\.whl")  # no separator, no character that needs an escape
+_TAGS = 256  # of a wheel: a short file name can stand for 40,000, which take seconds
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PLATFORM = re.compile(rf"any|(?:many)?linux\w*_({'|'.join(get_args(Arch))})")  # of the hosts
 _HOSTS_MPI = re.compile(rf"({DIALECT_CHOICES}) /[^\x00-\x1f\x7f]+")
@@ -28,6 +30,8 @@ def parse_wheel_name(text: str) -> tuple[NormalizedName, Version, frozenset[Tag]
     also for one that would lead out of a directory."""
     if not _FILE_NAME.fullmatch(text):
         raise ValueError(f"{printable(text)!r} is not the file name of a wheel")
+    if math.prod(part.count(".") + 1 for part in text[:-4].split("-")[-3:]) > _TAGS:
+        raise ValueError(f"it is for more than {_TAGS} tags")
     name, version, _, tags = parse_wheel_filename(text)
     return name, version, tags
 
