@@ -14,6 +14,7 @@ from ipexctl.model.profile import CollectiveTime, KernelTime, OperatorTime, Prof
 from ipexctl.model.text import group_pairs
 
 OPERATOR_LIMIT = 100  # in the profile; the traces have all
+COLLECTIVE_KINDS = 200  # of a rank; torch has fewer
 
 
 class RankSummary(Record):
@@ -35,20 +36,17 @@ def summarise_rank(
     steps: RecordedSteps,
     kernels: Mapping[traces.Kernel, traces.Sum],
 ) -> RankSummary:
-    """Returns what the profile needs of one rank."""
+    """Returns what the profile needs of one rank. Raises `TraceError`."""
     works = [traces.Collective(f"impi:{name[:40]}", begin / 1e3, end / 1e3) for name, begin, end in steps.works]
     if len(steps.ends) > 1:
         seconds = (steps.ends[-1] - steps.ends[0]) / 1e9
     else:
         seconds = (max(each.end for each in slices) - min(each.start for each in slices)) / 1e6
+    collectives = tuple(sorted(works, key=lambda work: work.start) or traces.find_collectives(slices))
+    if len({each.name for each in collectives}) > COLLECTIVE_KINDS:
+        raise traces.TraceError(f"the trace has more than {COLLECTIVE_KINDS} kinds of collectives")
     return RankSummary(
-        rank,
-        host,
-        max(0, len(steps.ends) - 1),
-        seconds,
-        traces.sum_operators(slices),
-        tuple(sorted(works, key=lambda work: work.start) or traces.find_collectives(slices)),
-        kernels,
+        rank, host, max(0, len(steps.ends) - 1), seconds, traces.sum_operators(slices), collectives, kernels
     )
 
 
@@ -114,14 +112,14 @@ def build_profile(
         ranks,
         tuple(missing),
         tuple(OperatorTime(name, *each) for name, each in operators[:OPERATOR_LIMIT]),
-        _add_collectives(summaries, waits.calls),
+        _add_collectives(summaries, waits.calls)[:OPERATOR_LIMIT],
         tuple(
             KernelTime(
                 kernel.primitive, kernel.implementation, traces.find_isa(kernel.implementation), kernel.dtype, *each
             )
-            for kernel, each in kernels
+            for kernel, each in kernels[: traces.KIND_LIMIT]
         ),
-        waits.notes,
+        waits.notes[:OPERATOR_LIMIT],
     )
 
 

@@ -122,7 +122,7 @@ class RankFiles:
         """Raises `TraceError`."""
         steps = self.read_steps()
         if not steps.traced:
-            raise TraceError(steps.why or "it wrote no trace")
+            raise TraceError(steps.why[:300] or "it wrote no trace")
         slices = parse_trace(self.read(hooks.TRACE))
         return merge.summarise_rank(self.rank, self.host, slices, steps, parse_kernels(self.read(hooks.KERNELS)))
 

@@ -1,13 +1,18 @@
 """A profile of all ranks: collectives are matched and stragglers measured, whatever the clocks of hosts are."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ipexctl.decide.profile.merge import RankSummary, build_profile, summarise_rank
 from ipexctl.decide.profile.steps import RecordedSteps
-from ipexctl.decide.profile.traces import parse_trace
+from ipexctl.decide.profile.traces import Kernel, Sum, TraceError, parse_trace
 from ipexctl.model.profile import Profile
+from ipexctl.protocol.hooks import STEPS as STEPS_FILE
+from ipexctl.verbs.run.profile import RankFiles
 from tests.unit.profile.written import op, pack, work
 
 MS = 1_000_000  # nanoseconds
@@ -88,3 +93,23 @@ def test_overlapping_collectives_count_once_in_a_ranks_time() -> None:
 
 def test_no_rank_at_all_makes_an_empty_profile() -> None:
     assert profile() == Profile("run", 3, 4, ())
+
+
+def test_names_without_an_end_make_no_table_without_an_end() -> None:
+    """A megabyte of a host was 360,000 lines on the screen, and tables too large to be read again."""
+    with pytest.raises(TraceError, match="more than 200 kinds of collectives"):
+        summarise(0, *[work(f"gloo:all_reduce{number}", number, 1) for number in range(201)])
+    ranks = [summarise(n, *[work(f"gloo:barrier{n}{at:03}", at, 1) for at in range(200)]) for n in range(2)]
+    kernels = [{Kernel(f"{n}.{at}", "", ""): Sum(1, 1.0) for at in range(2000)} for n in range(2)]
+    result = profile(*[replace(rank, kernels=own) for rank, own in zip(ranks, kernels, strict=True)])
+    assert (len(result.collectives), len(result.notes), len(result.kernels)) == (100, 100, 2000)
+
+
+def test_the_reason_of_a_rank_without_a_trace_is_short(tmp_path: Path) -> None:
+    """Sixteen ranks of a host were 50 MB on the screen."""
+    files = RankFiles(tmp_path, 0, "n0")
+    files.base.mkdir(parents=True)
+    (files.base / f"0.1{STEPS_FILE}").write_text(json.dumps({"why": "x" * (4 << 20)}))
+    with pytest.raises(TraceError) as error:
+        files.summarise()
+    assert len(str(error.value)) == 300
