@@ -92,12 +92,16 @@ class Worlds:
         )
         in_call = url or size > 0 or number >= 0
         size = size if size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
-        own = os.environ.get("RANK") == str(self.rank) and size != 1  # it is the rank, and not with itself alone
-        number = number if own and number != self.rank else -1
         inner = __import__("multiprocessing").parent_process() is not None
+        named = os.environ.get("RANK", "")
+        own = named == str(self.rank) or (not inner and was_started_with("RANK=%d" % self.rank))  # it is the rank
+        number = int(named) if own and number < 0 else number
+        own = own and size != 1  # and not with itself alone
+        number = number if own and number != self.rank else -1
         other_size = own and not inner and self.count > 1 and size not in (0, self.count)
         if changed or number >= 0 or other_size:
-            name, value = (changed[0], place[changed[0]]) if changed else ("WORLD_SIZE", str(size))
+            name, value = ("WORLD_SIZE", str(size)) if number < 0 else ("RANK", str(number))
+            name, value = (changed[0], place[changed[0]]) if changed else (name, value)
             line = find_call() if in_call and (url or not changed) else find_assignment(self.script, name, value)
             place = {
                 "address": place["MASTER_ADDR"],
@@ -402,6 +406,12 @@ def find_assignment(script: str, name: str, value: str) -> str:
             if line:
                 return line
     return ""
+
+
+def was_started_with(variable: str) -> bool:
+    """Returns whether this process was started with ``NAME=value``, whatever its script has set since."""
+    with open("/proc/self/environ", "rb") as file:
+        return variable.encode() in file.read().split(b"\0")
 
 
 def search_source(file: str, pattern: str) -> str:
