@@ -60,7 +60,7 @@ class Inspection(NamedTuple):
     active: Optional[str] = None
     complete: List[str] = []
     leftovers: List[str] = []  # of a killed install, and not used by a job
-    packages: Optional[Dict[str, str]] = None  # of the active environment: name → version
+    packages: Optional[Dict[str, str]] = None  # of the active environment that has a Python: name → version
     free: int = 0  # bytes
     files: Optional[int] = None  # how many more there may be
     at: str = ""  # the existing directory nearest to the place

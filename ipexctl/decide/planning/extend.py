@@ -178,10 +178,10 @@ def list_release_packages(marker: InstallMarker) -> set[str]:
 
 
 def use_env_python(marker: InstallMarker, facts: HostFacts) -> dict[str, Facts]:
-    """Returns the facts with the environment's own interpreter as that of each host that has the environment."""
+    """Returns the facts with the environment's own interpreter as that of each host that has the environment and it."""
     python = Python(f"{marker.prefix}/bin/python", f"{marker.python}.0")
-    markers = {name: fact.installed.marker for name, fact in facts.items() if fact.installed and fact.installed.marker}
-    having = {name for name, own in markers.items() if own.id == marker.id}
+    whole = {name: fact.installed for name, fact in facts.items() if fact.installed and fact.installed.exists}
+    having = {name for name, state in whole.items() if state.marker and state.marker.id == marker.id}
     return {name: replace(fact, pythons=(python,)) if name in having else fact for name, fact in facts.items()}
 
 

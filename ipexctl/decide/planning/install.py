@@ -96,7 +96,7 @@ def read_state(fact: Facts, venv: str, lock: Lock) -> Inspection | None:
     state = fact.installed
     if state is None or state.venv != venv or state.marker is None or state.marker.id != lock.id:
         return None
-    if set(state.beside) - {lock.id} or describe_drift(lock.packages, state.packages):
+    if not state.exists or set(state.beside) - {lock.id} or describe_drift(lock.packages, state.packages):
         return None
     return Inspection("ours", active=lock.id, complete=[lock.id], packages=dict(state.packages))
 
@@ -153,7 +153,9 @@ def plan_install(
             failures.append(Failure(host, Kind.STEP, printable(state.why, 300), ANOTHER_PATH, "foreign"))
             continue
         if state.active == lock.id:
-            lost = describe_drift(lock.packages, state.packages) if state.packages is not None else []
+            lost = ["its Python is missing"]  # one that the system has removed or replaced
+            if state.packages is not None:
+                lost = describe_drift(lock.packages, state.packages)
             if not lost:
                 left = [printable(name) for name in state.leftovers]
                 cause = f"an install that was cut short left {join_names(left, 2)}"

@@ -191,6 +191,11 @@ def test_hosts_with_the_environment_resolve_for_its_interpreter() -> None:
     facts = {name: replace(fact, pythons=(other,)) for name, fact in hosts(ENV, None, replace(ENV, id="x")).items()}
     used = extend.use_env_python(ENV, facts)
     assert [used[name].pythons[0].path for name in facts] == [f"{ENV.prefix}/bin/python", other.path, other.path]
+    lost = {
+        name: replace(fact, installed=fact.installed and replace(fact.installed, exists=False))
+        for name, fact in facts.items()
+    }
+    assert extend.use_env_python(ENV, lost) == facts | lost
 
 
 def test_pins_of_the_release_are_those_of_the_environment() -> None:

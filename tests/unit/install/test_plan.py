@@ -56,6 +56,7 @@ def test_each_host_gets_what_it_lacks_and_says_why() -> None:
         "ready": seen(kind="ours", active="torch2.7.0-1", complete=["torch2.7.0-1", LOCK.id]),
         "done": seen(kind="ours", active=LOCK.id, complete=[LOCK.id], packages={"torch": "2.8.0", "numpy": "1.26.4"}),
         "drifted": seen(kind="ours", active=LOCK.id, complete=[LOCK.id], packages={"torch": "2.9.0"}),
+        "dangling": seen(kind="ours", active=LOCK.id, complete=[LOCK.id]),
     }
     made, failures = plan_install(STACK, LOCK, "/x/env", there, "auto")
     assert failures == []
@@ -65,6 +66,7 @@ def test_each_host_gets_what_it_lacks_and_says_why() -> None:
         "ready": ("switch", "it is there, complete, and not active"),
         "done": ("nothing", "it is installed"),
         "drifted": ("build", "repair: numpy is missing, torch is 2.9.0, not 2.8.0+cpu"),
+        "dangling": ("build", "repair: its Python is missing"),
     }
     assert not made.changes_nothing
 
@@ -166,6 +168,7 @@ def test_a_host_that_has_exactly_this_and_nothing_besides_is_not_looked_at_again
     for other in (
         None,
         replace(ready, venv="/other"),
+        replace(ready, exists=False),
         replace(ready, marker=None),
         replace(ready, marker=MARKER),
         replace(ready, beside=(LOCK.id, "torch2.7.0-1")),
