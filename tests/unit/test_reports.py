@@ -525,6 +525,8 @@ def test_a_run_that_lost_a_host_ends_with_the_same_run_without_it() -> None:
     assert list_next_commands(None, report) == [command, ["ipexctl", "doctor", "-f", "lab/hosts"]]
     shown = [item.plain for item in format_next_steps(report) if isinstance(item, Line)]
     assert shown == ["hint       why it is lost: ipexctl doctor -f lab/hosts; without it:", shlex.join(command)]
+    back = folded(started, RUN, lost, *ends, e.RunEnded("r1", "lost", "b is lost"), e.CleanupChecked("r1", HOSTS, {}))
+    assert list_next_commands(None, back) == [["ipexctl", "doctor", "-f", "lab/hosts"]], "it can take part again"
 
 
 @pytest.mark.parametrize(("silent_at", "named"), [(101.0, "a"), (150.0, "b")])

@@ -61,10 +61,13 @@ def make_report(state: RunState, known: ReadErrors = tuple, *, lost: LostOutput 
 
 
 def _leave_out_hosts(state: RunState, run: RunOutcome) -> Hint | None:
-    """Returns the same run on the hosts that are left, where some could not be reached or the run lost them."""
+    """Returns the same run on the hosts that are left, where some could not be reached or the run lost them. A lost
+    host that answers after the end (it was rebooted, its cable is back) can take part again."""
     lost = run.reason == "lost" and not run.orphans
     kind = Kind.LOST if lost else Kind.UNREACHABLE
-    failed = {failure.host: None for failure in state.failures if failure.kind is kind}
+    proof = state.proofs.get(run.run)
+    back = {*proof.hosts} - {*proof.unchecked} if lost and proof else set()
+    failed = {failure.host: None for failure in state.failures if failure.kind is kind and failure.host not in back}
     begun = state.last_attempt is not None and not lost
     if not failed or not state.command or begun or failed.keys() >= {*state.command.hosts}:
         return None

@@ -121,6 +121,9 @@ def choose_next_hosts(run: "KeeperRun") -> "List[str]":
     return choose_hosts(plan, run.present, list(run.list_ranks()))
 
 
+_STARTED_ANEW = "reached again, without its part of the run (a reboot?)"
+
+
 def check_resting(run: "KeeperRun") -> None:
     timings, steady = run.spec.timings, run.now.steady
     if run.halted:
@@ -145,7 +148,11 @@ def check_resting(run: "KeeperRun") -> None:
         run.asked = steady
         run.send(messages.FindLeader())
         return
-    give_up(run, Reason.LOST, "%s; %s not back within %.0f s" % (run.detail, ", ".join(sorted(run.lost)), patience))
+    parts = [run.detail]
+    for names, why in ((run.lost - run.unguarded, "not back within %.0f s" % patience), (run.unguarded, _STARTED_ANEW)):
+        if names:
+            parts.append("%s %s" % (", ".join(sorted(names)), why))
+    give_up(run, Reason.LOST, "; ".join(parts))
 
 
 def _check_takeover(run: "KeeperRun", takeover: "Takeover") -> None:

@@ -148,6 +148,8 @@ def test_a_host_that_was_started_anew_is_not_waited_for_long(refused: list[str],
     history.feed(ks.FromGuard("a", messages.NoLeader(refused))).after(59.0)
     assert history.at(ks.RunPhase.RESTING)
     assert history.after(2.0).at(state)
+    if refused:
+        assert history.run.detail.endswith("; b reached again, without its part of the run (a reboot?)")
 
 
 def test_a_host_lost_before_the_next_start_costs_no_restart() -> None:

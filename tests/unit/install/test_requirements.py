@@ -120,7 +120,11 @@ def test_a_file_of_another_format_is_refused_with_its_lines(here: Path) -> None:
     assert caught.value.exit is Exit.INPUT
     assert [reason.partition(": ")[0] for reason in caught.value.reasons] == ["env.yml:1", "env.yml:2", "env.yml:5"]
     with pytest.raises(UsageError, match="is no requirement"):
-        fix_requirements(Install(with_=("scikit learn",)))
+        fix_requirements(Install(with_=("scikit learn!",)))
+    with pytest.raises(UsageError) as several:
+        fix_requirements(Install(with_=("numpy,pandas", "tqdm>=4,<5")))
+    command = "ipexctl install --with numpy --with pandas --with 'tqdm>=4,<5'"
+    assert several.value.hint == f"one requirement for each --with:\n{command}"
 
 
 @pytest.mark.parametrize("text", ["x" + " " * 200_000 + "y", "x; " + "(" * 2000 + "python_version > '3'"])
