@@ -396,6 +396,16 @@ def test_a_module_of_the_current_directory_that_was_not_sent_is_sent_by_the_comm
     assert diagnosis.command == "ipexctl run --project . --ppn 1 s/train.py"
 
 
+@pytest.mark.parametrize(
+    ("script", "module"), [("pkg/train.py", "pkg.train"), ("./a/b/c.py", "a.b.c"), ("train.py", ""), ("../a/b.py", "")]
+)
+def test_a_script_of_a_package_is_started_by_its_dotted_name(script: str, module: str) -> None:
+    started = e.Started("run", script.rpartition("/")[2], HOSTS, words=("run", "--ppn", "1", script, "--lr", "3"))
+    error = "ImportError: attempted relative import with no known parent package"
+    command = diagnose([started, *done(end(2, 1, 50.0, error=error), reason="rank")[1:]]).command
+    assert command == (f"ipexctl run --ppn 1 -m {module} --lr 3" if module else "")
+
+
 @pytest.mark.parametrize(("path", "command"), read_table("reports/files_not_sent"))
 def test_a_file_that_was_not_sent_has_the_command_that_sends_it(path: str, command: str) -> None:
     lost = end(2, 1, 50.0, error=f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'")

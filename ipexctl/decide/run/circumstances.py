@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ipexctl.decide.diagnosis.cause import Cause
 from ipexctl.decide.diagnosis.known_errors import ErrorMatch
-from ipexctl.decide.run.command_line import list_options, make_command_with
+from ipexctl.decide.run.command_line import list_options, make_command_of_module, make_command_with
 from ipexctl.model.errors import Hint, advise
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.reports import RankOutcome
@@ -110,6 +110,11 @@ def _is_not_sent(failure: _Failure) -> _Shown | None:
     return _Shown(command=command) if _LOCAL_MODULE in failure.state.warnings.values() else None
 
 
+def _is_below(failure: _Failure) -> _Shown | None:
+    command = make_command_of_module(failure.state)
+    return _Shown(command=command) if command else None
+
+
 def _is_left_out(failure: _Failure) -> _Shown | None:
     """The sync left a file out. Ranks work in the user's directory; where the script has left that, the file's place in
     the project counts."""
@@ -191,6 +196,7 @@ CIRCUMSTANCES: Mapping[str, Callable[[_Failure], _Shown | None]] = {
     "warned": _was_warned,
     "misplaced": _is_misplaced,
     "not-sent": _is_not_sent,
+    "below": _is_below,
     "left-out": _is_left_out,
     "library-left-out": _is_library_left_out,
     "sent": _is_sent,

@@ -1,5 +1,6 @@
 """The command line of a run as it may be typed again: with another option, or without some hosts."""
 
+import posixpath
 from collections.abc import Sequence
 
 from ipexctl.model import events as e
@@ -39,6 +40,15 @@ def make_command_without(state: RunState, *hosts: str) -> Hint | None:
     else:
         words[1:1] = ["--limit", ",".join(without)]
     return complete_hint(Hint(words), state.selection_flags)
+
+
+def make_command_of_module(state: RunState) -> Hint | None:
+    """Returns the same command line with the script as a module; None where it has no path below this directory."""
+    own, script = _split(state)
+    parts = posixpath.normpath(find_script(state)).removesuffix(".py").split("/")
+    if own[:1] != ("run",) or len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        return None
+    return complete_hint(Hint([*own, "-m", ".".join(parts), *script[1:]]), state.selection_flags)
 
 
 def find_script(state: RunState) -> str:

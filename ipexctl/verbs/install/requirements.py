@@ -16,7 +16,7 @@ from ipexctl.act.packages.resolve import build_wheel, find_uv
 from ipexctl.act.packages.sources import Sources
 from ipexctl.decide.planning.extend import read_package_name
 from ipexctl.decide.planning.requirements import Requirement, parse_requirements
-from ipexctl.model.errors import UsageError, advise
+from ipexctl.model.errors import Hint, UsageError
 from ipexctl.model.events import StepEnded, StepStarted, Workflow
 from ipexctl.model.tasks import Install, Wheels
 from ipexctl.model.text import printable, strip_credentials
@@ -48,8 +48,8 @@ def fix_requirements(task: Task, *, builds: bool = False) -> Task:
         for each in given:
             parts += re.split(r"[,\s]+", each.text) if each.fault else [each.text]
         if isinstance(task, Install) and not any(each.fault for each in (*map(_parse_option, parts), *listed)):
-            words = [word for part in parts for word in ("--with", part)]  # of numpy,pandas
-            hint = advise("install", *words, text="one requirement for each --with:")
+            words: list[str] = [word for part in parts for word in ("--with", part)]  # of numpy,pandas
+            hint = Hint(["install", *words], "one requirement for each --with:")
         raise UsageError("what is to be installed is no requirement", reasons=faults[:_SHOWN_FAULTS], hint=hint)
     unbuilt = [each for each in (*given, *listed) if each.kind and not (builds and _find_project(each))]
     relative = [each for each in listed if each.is_wheel and each.is_relative]
