@@ -1016,6 +1016,9 @@ def test_fetched_wheels_are_enough_to_install_without_any_index(bench: Bench, in
     assert download_wheels().answer["fetched"] == []
     assert len(index.asked) == before
     assert bench.play(wheels=str(house)).exit == Exit.OK
+    task = replace(task, directory="/proc/house")
+    with pytest.raises(UsageError, match="cannot be written: no such file"):  # which was exit 70
+        download_wheels()
 
 
 # --------------------------------------------------------------------------------------- OpenMP and the hosts' own MPI

@@ -39,7 +39,7 @@ from ipexctl.model.stack import Arch
 from ipexctl.model.text import printable, strip_credentials
 from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import Lock, Wheel, parse_wheel_name
-from ipexctl.store.private_files import read_regular_file, write_private_file
+from ipexctl.store.private_files import read_regular_file, refuse_os_errors, write_private_file
 
 
 class WheelTarget(NamedTuple):
@@ -374,8 +374,10 @@ def forget_lock(cache: Path, lock: Lock) -> None:
 
 
 def save_lock(cache: Path, lock: Lock) -> None:
-    """Saves the lock under its inputs."""
-    write_private_file(_get_lock_path(cache, lock.inputs), json.dumps(to_json(lock), indent=1).encode())
+    """Saves the lock under its inputs. Raises `UsageError` (exit 4)."""
+    path = _get_lock_path(cache, lock.inputs)
+    with refuse_os_errors(path, "cannot be written"):
+        write_private_file(path, json.dumps(to_json(lock), indent=1).encode())
 
 
 def _get_lock_path(cache: Path, inputs: str) -> Path:

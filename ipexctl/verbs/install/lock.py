@@ -35,7 +35,7 @@ from ipexctl.model.stack import Arch, BindingOffer, Index, InstallMarker, Stack,
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import format_size, pluralize, printable, strip_credentials
 from ipexctl.model.wheels import Lock, Wheel
-from ipexctl.store.private_files import replace_file
+from ipexctl.store.private_files import refuse_os_errors, replace_file
 from ipexctl.verbs.install.requirements import list_texts
 
 _IMPI, _BINDING = "impi-torch", "oneccl-bind-pt"
@@ -190,7 +190,8 @@ def load_or_create_lock(request: LockRequest) -> Workflow[tuple[Stack, Lock]]:
     if task.lock and not task.check:
         both = add_other_arch(lock, stack.arch, task.lock)
         text = json.dumps({"stack": to_json(stack.summary), **to_json(both)}, indent=1)
-        with replace_file(Path(task.lock)) as file:  # a link of somebody else's project is not followed
+        # A link of somebody else's project is not followed.
+        with refuse_os_errors(task.lock, "cannot be written"), replace_file(Path(task.lock)) as file:
             file.write(f"{text}\n".encode())
     return stack, lock
 

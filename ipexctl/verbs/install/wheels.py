@@ -19,7 +19,7 @@ from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Install, Wheels
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.model.wheels import Wheel
-from ipexctl.store.private_files import sync_path
+from ipexctl.store.private_files import refuse_os_errors, sync_path
 from ipexctl.verbs.common.probe import load_releases
 from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock, resolve_available
 from ipexctl.verbs.install.requirements import fix_requirements
@@ -70,9 +70,10 @@ def wheels_fetch(task: Wheels, context: Context, *, dry: bool = False) -> Workfl
     if isinstance(result, Failure):
         yield from finish_verb("wheels", replace(answer, fetched=()), result.kind.exit)
         return
-    directory.mkdir(parents=True, exist_ok=True)
-    for wheel in todo:
-        _link_or_copy(locate_wheel(context.cache, wheel), directory / wheel.filename)
+    with refuse_os_errors(directory, "cannot be written"):
+        directory.mkdir(parents=True, exist_ok=True)
+        for wheel in todo:
+            _link_or_copy(locate_wheel(context.cache, wheel), directory / wheel.filename)
     yield StepEnded("", FETCH, "changed" if todo else "ok", f"{pluralize(len(todo), 'wheel')} into {directory}")
     yield from finish_verb("wheels", answer)
 

@@ -377,6 +377,14 @@ def test_a_lock_takes_the_place_of_a_link(tmp_path: Path, pips: wheels.Index, pu
     table = make_table(tmp_path, "2.8.0", public.url, pips.url)
     table.lock(lock=str(link))
     assert (file.read_text(), link.is_symlink(), '"torch"' in link.read_text()) == ("of the user", False, True)
+    (remembered,) = (tmp_path / "cache/locks").iterdir()
+    for place in ("nowhere/lock", "cache"):  # which was exit 70
+        with pytest.raises(UsageError, match=r"cannot be written: (no such file|is a dir)"):
+            table.lock(lock=str(tmp_path / place))
+    remembered.unlink()
+    remembered.mkdir()
+    with pytest.raises(UsageError, match="cannot be written: is a dir"):
+        table.lock()
 
 
 def test_an_index_gets_no_variable_by_the_address_of_a_wheel(
