@@ -19,6 +19,7 @@ _CAUSES: Mapping[str, str] = {
     "PartialState, which reads no variable, cpu=True",
     "lightning": "Lightning does not know of the others: give the Trainer num_nodes, devices and strategy; a script "
     "with Fabric() needs --engine lightning, or these arguments and launch()",
+    "launcher": "{line} takes --launcher, which nobody gives: put --launcher pytorch behind the script",
     "local-rank": "{line} waits for --local_rank, which nobody gives: read the variable LOCAL_RANK there",
     "address": "{line} sets the rendezvous address to {value}: leave MASTER_ADDR to ipexctl, and init_method out",
     "torchrun": "a torchrun in the run makes a world of its own: start the script itself, or --engine torchrun SCRIPT",

@@ -29,7 +29,9 @@ ASSIGNED = r"""\b%s\b(["']\s*\]?\s*(=(?!=)|:|,)|\s*=(?!=))"""
 # What torch calls the groups of each backend.
 BACKENDS = {"ProcessGroupGloo": "gloo", "ImpiProcessGroup": "impi", "ProcessGroupCCL": "ccl", "ProcessGroupMPI": "mpi"}
 STORE = ("self", "host_name", "port", "world_size", "is_master", "timeout", "wait_for_workers")  # arguments of TCPStore
-LOCAL_RANK = r"""["']--local[-_]rank["']"""
+# Options of scripts without which their ranks do not meet: that of OpenMMLab, and torch.distributed.launch's.
+OPTIONS = (("launcher", "--launcher"), ("local-rank", "--local[-_]rank"))
+QUOTED = r"""["']%s["']"""
 IMPI = "/impi_torch/"
 RUN = os.environ.get(names.RUN_ENV, "")  # also TORCHELASTIC_RUN_ID, but for ranks of another torchrun
 HOOKS = ("/_ipexctl_", "/sitecustomize.py")
@@ -224,9 +226,10 @@ class Worlds:
             causes.append(("lightning", "", ""))
         elif self.joined:
             causes.append(("unused", "", ""))
-        option = search_source(self.script, LOCAL_RANK)
-        if option and not self.joined and not any(re.match("--local[-_]rank", word) for word in sys.argv):
-            causes.append(("local-rank", option, ""))
+        for kind, option in OPTIONS:
+            line = search_source(self.script, QUOTED % option)
+            if line and not self.joined and not any(re.match(option, word) for word in sys.argv):
+                return [*causes, (kind, line, "")]
         return causes
 
     @quietly

@@ -130,6 +130,8 @@ def test_a_script_that_waits_for_local_rank_is_named_with_its_line(tmp_path: Pat
     script = 'import argparse, torch\np = argparse.ArgumentParser()\np.add_argument("--local_rank", type=int)\n'
     assert run(tmp_path, script) == [alone(0, ("local-rank", f"{tmp_path}/train.py:3", ""))]
     assert run(tmp_path / "given", script, "--local_rank=1") == [alone(0)]
+    script += 'p.add_argument("--launcher", default="none")\n'
+    assert run(tmp_path / "l", script) == [alone(0, ("launcher", f"{tmp_path}/l/train.py:4", ""))]
 
 
 def test_one_rank_and_instances_are_left_alone(tmp_path: Path) -> None:
