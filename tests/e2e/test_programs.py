@@ -88,10 +88,12 @@ def test_what_a_host_lacks_is_said_before_anything_starts(workspace: Workspace) 
     for words, what in (
         (("first",), "the host has no program /opt/nosuch/perl, which line 1 of first names"),
         (("nosuch",), "the environment has no program nosuch"),
+        (("--engine", "accelerate", "named"), "the environment has no program accelerate"),
         (("-m", "no.such"), "the environment has no module no.such"),
     ):
         result = workspace("run", "--venv", LIGHT, *words)
         assert (result.code, f"node[0-2]: {what}" in result.err) == (4, True), result
+        assert ("hint: ipexctl install --with accelerate " in result.err) == ("accelerate" in what)
     result = workspace("run", "--venv", LIGHT, "node1", "train.py")
     assert "hint: further hosts stand behind a comma: --hosts A,node1" in result.err
     (workspace.path / "no").mkdir()

@@ -6,14 +6,17 @@ from pathlib import Path
 
 from ipexctl.act.context import Context, run_on_hosts
 from ipexctl.act.inputs import refuse_planted
+from ipexctl.data import read_data
 from ipexctl.decide.launch.environment import SYSTEM_PATH
 from ipexctl.decide.launch.programs import FIND_MODULE, FIND_PROGRAM, Start, find_linked_mpi
 from ipexctl.decide.releases.runtime import Runtime, build_runtime
+from ipexctl.decide.script_imports import parse_import_table
 from ipexctl.model.errors import Failure, Kind, UsageError, advise
 from ipexctl.model.events import Workflow
 from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Command, Inventory, Link
 from ipexctl.model.text import printable
+from ipexctl.model.toml import parse_toml
 from ipexctl.verbs.files.project import Project
 
 _LARGEST = 1 << 26  # bytes of a program that are searched for its libraries
@@ -105,6 +108,9 @@ def _find_program(link: Link, start: Start, runtime: Runtime) -> str | Failure |
         what, hint = f"{what}, which {line} names", f"install it on the host, or change {line}"
     elif start.kind == "env":
         what, hint = f"the environment has no program {name}", f"--program {name} starts one of the hosts"
-        if start.args[:1] and start.args[0].endswith(".py"):
+        package = parse_import_table(parse_toml(read_data("imports.toml"))).distributions.get(start.program)
+        if package is not None:  # accelerate, deepspeed, ray and others have a program of their name
+            hint = advise("install", "--with", package)
+        elif start.args[:1] and start.args[0].endswith(".py"):
             hint = f"further hosts stand behind a comma: --hosts A,{name}; {hint}"
     return Failure(link.host.name, Kind.STEP, what, hint, "no-program")
