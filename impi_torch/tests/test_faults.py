@@ -183,6 +183,13 @@ def test_a_collective_of_other_lengths_is_found(run: Run, call: str) -> None:
     assert re.search(calls, ended.err), ended.err
 
 
+def test_sparse_tensors_of_other_shapes_are_refused(run: Run) -> None:
+    """The rank of the smaller one wrote outside of its memory."""
+    ended = run("faults", "mismatch_lengths", ranks=2, CALL="sparse")
+    assert ended.code == 1, ended
+    assert "the sparse tensors of the ranks differ in their shapes or types" in ended.err
+
+
 def test_lengths_that_may_differ_are_no_fault(run: Run) -> None:
     ended = run("faults", "mismatch_lengths", ranks=2, CALL="uneven")
     assert ended.code == 0, ended

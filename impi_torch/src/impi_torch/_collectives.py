@@ -7,6 +7,7 @@ in-place buffers allocates a second one and pays for every fresh page of it (REA
 from __future__ import annotations
 
 import os
+import zlib
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -301,12 +302,16 @@ def sparse_allreduce(channel: Channel, tensor: torch.Tensor, how: Reduction) -> 
         raise ImpiError(f"impi: {NAMES[how.op]} does not apply to {tensor.layout} tensors")
     own = tensor.coalesce()
     MPI, comm = channel.MPI, channel.comm
-    counts = torch.empty(channel.size, dtype=torch.int64)
-    mine = torch.tensor([own._nnz()])
-    yield comm.Iallgather([channel.bytes_of(mine), 8, MPI.BYTE], [channel.bytes_of(counts), 8, MPI.BYTE]).Test
+    # Indices of a larger tensor would be written to behind the end of this one.
+    kind = zlib.crc32(f"{own.dtype} {own.sparse_dim()} {[*own.shape]}".encode())
+    mine, heads = torch.tensor([own._nnz(), kind]), torch.empty(channel.size, 2, dtype=torch.int64)
+    yield comm.Iallgather([channel.bytes_of(mine), 16, MPI.BYTE], [channel.bytes_of(heads), 16, MPI.BYTE]).Test
+    if not bool((heads[:, 1] == kind).all()):
+        raise ImpiError("impi: allreduce: the sparse tensors of the ranks differ in their shapes or types")
+    counts = heads[:, 0].tolist()
     indices, values = own.indices().contiguous(), own.values().contiguous()
-    all_indices = [indices.new_empty((indices.shape[0], n)) for n in counts.tolist()]
-    all_values = [values.new_empty((n, *values.shape[1:])) for n in counts.tolist()]
+    all_indices = [indices.new_empty((indices.shape[0], n)) for n in counts]
+    all_values = [values.new_empty((n, *values.shape[1:])) for n in counts]
     yield from exchange(channel, [indices] * channel.size, all_indices)
     yield from exchange(channel, [values] * channel.size, all_values)
     for part in all_values:

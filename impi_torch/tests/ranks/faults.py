@@ -94,6 +94,8 @@ def mismatch_lengths(rank: int, size: int) -> None:
         dist.reduce_scatter_tensor(tensor, torch.ones(size * length))
     elif os.environ["CALL"] == "broadcast":  # the first one's is the longer, and it does not notice
         dist.broadcast(torch.zeros(2 * (9 - length)), 0)
+    elif os.environ["CALL"] == "sparse":  # the second one's index is behind the end of the first one's
+        dist.all_reduce(torch.sparse_coo_tensor([[0 if rank == 0 else 3_999_999]], [1.0], (4_000_000**rank,)))
     elif os.environ["CALL"] == "uneven":  # as all of them may
         dist.all_gather([torch.zeros(4), torch.zeros(5)], tensor)
         dist.reduce_scatter(tensor, [torch.ones(4), torch.ones(5)])
