@@ -220,8 +220,10 @@ def test_a_link_that_leaves_through_a_directory_link_is_found(source: Path, tmp_
     (source / "a").mkdir()
     (source / "a" / "b").symlink_to("../pkg")
     (source / "c").symlink_to("a/b/../../outside")
-    with pytest.raises(UsageError, match="links that leave it"):
+    (source / "my data").symlink_to(tmp_path)
+    with pytest.raises(UsageError, match="links that leave it") as caught:
         carried(Sync(source=str(source)), local("n1"), FakeOpener({}))
+    assert caught.value.hint == "leave them out: --exclude c --exclude 'my data'"
 
 
 @pytest.mark.fault("E4")

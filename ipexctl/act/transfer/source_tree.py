@@ -1,6 +1,7 @@
 """The local source: read once, packed once for all hosts, and checked for changes at the end."""
 
 import os
+import shlex
 import socket
 import stat
 import threading
@@ -34,7 +35,7 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> FileTree:
     own_output = _find_own_output()
     entries: list[TreeEntry] = []
     skipped: list[str] = []
-    reasons: list[str] = []
+    faults: dict[str, str] = {}  # by path
     top = os.path.realpath(root)
 
     def list_items(directory: str, path: str) -> Iterator[os.DirEntry[str]]:
@@ -42,7 +43,7 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> FileTree:
             with os.scandir(directory) as scanned:
                 return iter(sorted(scanned, key=lambda item: item.name))
         except OSError as error:
-            reasons.append(f"{printable(path or '.')}: {(error.strerror or 'cannot be read').lower()}")
+            faults[path or "."] = f": {(error.strerror or 'cannot be read').lower()}"
             return iter(())
 
     open_directories = [("", list_items(str(root), ""))]  # they may be deeper than Python's stack
@@ -68,22 +69,24 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> FileTree:
         elif item.is_symlink():
             target = os.readlink(item.path)  # noqa: PTH115
             if _leaves_tree(top, path, target):
-                reasons.append(f"{printable(path)} → {printable(target)}")
+                faults[path] = f" → {printable(target)}"
             entries.append(TreeEntry(path, "l", target=target))
         elif stat.S_ISREG(status.st_mode):
             if not os.access(item.path, os.R_OK):
-                reasons.append(f"{printable(path)}: permission denied")
+                faults[path] = ": permission denied"
             executable = bool(status.st_mode & 0o111)
             entries.append(TreeEntry(path, "f", status.st_size, _compute_change_stamp(status), executable))
         else:
             skipped.append(path)
 
-    if reasons:
+    if faults:
+        reasons = [printable(path) + why for path, why in faults.items()]
         more = [f"and {len(reasons) - _SHOWN_PATHS} more"] if len(reasons) > _SHOWN_PATHS else []
+        options = " ".join(f"--exclude {shlex.quote(path)}" for path in list(faults)[:_SHOWN_PATHS])
         raise UsageError(
             f"{printable(str(root), 200)} has links that leave it, or files that cannot be read",
             reasons=[*reasons[:_SHOWN_PATHS], *more],
-            hint="exclude them with --exclude",
+            hint=f"leave them out: {printable(options, 2000)}",
         )
     return FileTree(root, f"{socket.gethostname()}:{top}", tuple(entries), tuple(skipped))
 
