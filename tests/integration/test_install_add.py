@@ -133,6 +133,23 @@ def test_what_makes_a_package_that_stays_older_is_named(bench: Bench, index: Ind
     assert bench.marker()["packages"]["tool"] == "1.0"
 
 
+def test_a_package_that_stays_is_imported_where_another_release_of_a_package_is_installed(
+    bench: Bench, index: Index
+) -> None:
+    """It needs more than its metadata say."""
+    check = {"arrow.py": "import tool\nassert tool.version == '2.0', 'arrow needs tool 2.0'\n"}
+    for version in ("1.0", "2.0"):
+        index.wheels.append(wheels.wheel("tool", version, {"tool.py": f"version = {version!r}\n"}))
+    index.wheels.append(wheels.wheel("arrow", "1.0", check, requires=("tool",)))
+    index.wheels.append(wheels.wheel("old", "1.0", {"old.py": ""}, requires=("tool<2",)))
+    bench.play(index, with_=("arrow",))
+    second = bench.play(index, with_=("old", "plain"), **SAME)
+    (failure,) = (event.failure for event in second.events if isinstance(event, HostFailed))
+    assert failure.what == "import arrow: AssertionError: arrow needs tool 2.0"
+    assert failure.hint == "without arrow:\nipexctl install --without arrow --with old --with plain"
+    assert bench.marker()["packages"]["tool"] == "2.0"
+
+
 def test_a_bound_takes_the_newest_release_that_it_allows(bench: Bench, index: Index) -> None:
     """And not one so old that it has no requirements, for which all that is there could stay."""
     index.wheels += [wheels.wheel("hub", version, {"hub.py": ""}) for version in ("1.0", "2.0")]

@@ -135,7 +135,7 @@ def verify_environments(
     job: InstallJob, groups: Sequence[Sequence[str]], plan: Plan
 ) -> Workflow[dict[str, VerifiedEnv]]:
     """Every host imports, in a fresh process, in the environment variables that a rank will have; of an environment
-    that is another one with more packages only these."""
+    that is another one with more packages only these, unless one of them takes the place of another release."""
     yield from job.start_phase("check")
     script = read_source("remote.session.verify")
     row, modules = job.stack.release, ["mpi4py", "impi_torch"] if job.stack.backend == "impi" else []
@@ -145,7 +145,8 @@ def verify_environments(
     def verify(link: Link, _: Emit) -> VerifiedEnv | Failure:
         name = link.host.name
         place = detect_layout(job.stack, job.call(name, "list_present", protocol.Present, paths=paths).paths)
-        ready = build_runtime(build_marker(job, place))
+        step, ready = plan.steps[name], build_runtime(build_marker(job, place))
+        new = {wheel.name for wheel in step.wheels}
         if job.stack.launcher:
             ready = mpi_launchers.switch_launcher(ready, job.stack.launcher, ccl=bool(row.oneccl))
         dialect = get_dialect(ready.dialect, ready.version)
@@ -160,8 +161,8 @@ def verify_environments(
             "library": dialect.library if modules or dialect.library == dialect.system_library else "",
             "preload": _list_preloads(job, name, ready),
             "asked": ["iomp5"] if job.task.omp == "intel" else [],
-            "base": f"{job.venv}.d/{plan.steps[name].base}" if plan.steps[name].base else "",
-            "added": [wheel.name for wheel in plan.steps[name].wheels if wheel.name in requested],
+            "base": f"{job.venv}.d/{step.base}" if step.base else "",
+            "added": sorted(requested if new & {*step.removed} else requested & new),  # what stays may need the other
         }
         env = {**ready.env, **dialect.single_rank_env, "LD_LIBRARY_PATH": ":".join(ready.library_path)}
         request = {"script": script, "arguments": wanted, "path": ready.path, "env": env, "timeout": _IMPORT_TIMEOUT}
@@ -192,7 +193,8 @@ def _suggest_others(job: InstallJob, host: str, failed: Sequence[str], fix: str)
     if env and env.marker:
         kept = env.marker.requested
     words, left = ["install"], list[str]()
-    for text in job.task.with_:
+    named = {*map(read_package_name, job.task.with_)}
+    for text in [*job.task.with_, *(text for text in kept if read_package_name(text) not in named)]:
         name = read_package_name(text)
         if name in failed:
             left.append(name)
