@@ -88,7 +88,7 @@ def test_what_a_host_lacks_is_said_before_anything_starts(workspace: Workspace) 
     for words, what in (
         (("first",), "the host has no program /opt/nosuch/perl, which line 1 of first names"),
         (("nosuch",), "the environment has no program nosuch"),
-        (("accelerate",), "the environment has no program accelerate"),
+        (("--per-host", "accelerate"), "the environment has no program accelerate"),
         (("-m", "no.such"), "the environment has no module no.such"),
     ):
         result = workspace("run", "--venv", LIGHT, *words)
