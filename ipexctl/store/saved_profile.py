@@ -10,7 +10,7 @@ from ipexctl.model.text import printable
 from ipexctl.store.private_files import read_regular_file, write_private_file
 
 FOLDER, TABLES, HOSTS = "profile", "profile.json", "hosts"
-_TABLES_SIZE_LIMIT = 64 << 20  # bytes of the tables
+_TABLES_SIZE_LIMIT = 8 << 20  # bytes of the tables: of 10,000 ranks, and of the longest lists that a profile has
 
 
 def find_traces(directory: Path) -> str | None:
