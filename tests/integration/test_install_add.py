@@ -131,6 +131,11 @@ def test_what_makes_a_package_that_stays_older_is_named(bench: Bench, index: Ind
     assert bench.marker()["packages"]["tool"] == "2.0"
     change(bench, index, with_=("old", "tool==1.0"))
     assert bench.marker()["packages"]["tool"] == "1.0"
+    index.wheels.append(wheels.wheel("new", "1.0", {"new.py": ""}, requires=("tool>1",)))
+    refusal = bench.play(index, with_=("new",), **SAME).refusal
+    assert refusal is not None
+    command = "ipexctl install --with new --with tool"
+    assert refusal.hint == f"without what was asked for earlier (tool==1.0):\n{command}"
 
 
 def test_a_package_that_stays_is_imported_where_another_release_of_a_package_is_installed(

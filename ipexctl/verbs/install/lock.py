@@ -33,7 +33,7 @@ from ipexctl.model.facts import HostFacts
 from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.stack import Arch, BindingOffer, Index, InstallMarker, Stack, StackRequest
 from ipexctl.model.tasks import Install
-from ipexctl.model.text import format_size, pluralize, printable, strip_credentials
+from ipexctl.model.text import format_size, join_names, pluralize, printable, strip_credentials
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.store.private_files import refuse_os_errors, replace_file
 from ipexctl.verbs.install.requirements import list_texts
@@ -161,6 +161,14 @@ class LockRequest(Record):
         """Returns the hint to build the wheel of a package as well, with what was asked for now."""
         text = "a wheel of its sources is built here, by a program of its author:"
         return Hint([*self.list_words(), "--build", name], text)
+
+    def suggest_without_bounds(self, errors: str) -> Hint | None:
+        """Returns the hint to take back bounds of earlier requirements that uv's errors name: the bare package does."""
+        earlier = {text: read_package_name(text) for text in self.base.requested} if self.base else {}
+        bounds = [text for text, name in earlier.items() if text != name and text in self.task.with_ and name in errors]
+        words = [word for text in bounds for word in ("--with", earlier[text])]
+        advice = f"without what was asked for earlier ({join_names(bounds, 3)}):"
+        return Hint([*self.list_words(), *words], advice) if bounds else None
 
     def find_unremoved(self, packages: Iterable[str]) -> list[str]:
         """Returns those of these packages that ``--without`` names."""
@@ -325,7 +333,7 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
         if isinstance(error.hint, Hint):
             hint = request.suggest_build(error.hint.words[-1])
         elif base and error.code != "build":
-            hint = _BASE_HINT
+            hint = request.suggest_without_bounds(str(error)) or _BASE_HINT
         named = [name for name in map(read_package_name, request.requested) if name and name in str(error)]  # by uv
         for misfit in load_torch_builds().find_for_cuda(named)[:1]:
             reasons, hint = [*reasons, misfit.why], misfit.fix
