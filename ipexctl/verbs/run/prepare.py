@@ -13,7 +13,7 @@ from getpass import getuser
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import read_script
+from ipexctl.act.inputs import read_input, read_script
 from ipexctl.act.run_control import make_busy_failure
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.transfer.send import hash_file
@@ -32,7 +32,7 @@ from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.decide.releases.resolve import require_one_architecture
 from ipexctl.decide.releases.runtime import build_runtime
-from ipexctl.model.errors import Note, complete_notes
+from ipexctl.model.errors import Note, advise, complete_notes
 from ipexctl.model.events import HostFailed, Message, Workflow
 from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Command, Host, Inventory, LinkError
@@ -56,6 +56,7 @@ from ipexctl.verbs.run.request import RunRequest
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, find_runs
 
 _log = logging.getLogger(__name__)
+_SHELLS = {"sh", "bash", "dash", "ksh", "zsh"}
 _INTERPRETER_TIMEOUT = 20.0  # seconds: the first start of an interpreter from a cold network file system
 
 
@@ -107,6 +108,8 @@ def prepare_launch(
     script = _find_script(request)
     text = read_script(script)[0] if script else ""
     notes = (*script_imports.describe_emptiness(text, str(script)), *notes)
+    if not task.per_host:
+        notes = (*_describe_launches(request.starts[0]), *notes)
     if not engine or engine.program != "deepspeed":
         notes = (*describe_rank_argument(text, str(script), task.args), *notes)
     if task.keep and (task.resume == "auto" or task.restarts) and not request.resume:
@@ -264,6 +267,19 @@ def _find_script(request: RunRequest) -> Path | None:
     if start.kind == "module":
         return find_local_module(start.name, request.project)
     return request.script if start.kind == "python" else None
+
+
+def _describe_launches(start: Start) -> tuple[Note, ...]:
+    """Warns of a shell file that starts ranks by itself."""
+    from ipexctl.verbs.migrate import LaunchLines
+
+    if start.kind != "file" or posixpath.basename(start.program) not in _SHELLS:
+        return ()
+    for launch in LaunchLines().find(read_input(start.name).text, start.name):
+        what = f"{printable(start.name)}:{launch.line} starts ranks by itself ({printable(launch.name)})"
+        text = f"{what}, and is started once for each rank, with --per-host once a host; the command in its place:"
+        return (Note("launch-line", advise("migrate", start.name, text=text)),)
+    return ()
 
 
 def _check_imports(
