@@ -499,7 +499,7 @@ def read_known_errors() -> KnownErrors:
     from ipexctl.decide.script_imports import parse_import_table  # only a failure needs it
 
     tables = [*(engine.errors for engine in read_engines().values()), parse_toml(read_data("errors.toml"))]
-    return parse_known_errors(tables, parse_import_table(parse_toml(read_data("imports.toml"))).distributions)
+    return parse_known_errors(tables, parse_import_table(read_data("imports.toml")).distributions)
 
 
 _ERASE_SECONDS = 0.3  # in which a live screen takes itself away

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ipexctl.model.errors import Hint, Note
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import join_names, printable
-from ipexctl.model.toml import Table
+from ipexctl.model.toml import parse_toml
 
 # What makes it uncertain whether a module is found.
 _FINDERS = re.compile(r"\bsys\s*\.\s*(path|modules|meta_path|path_hooks)\b|\baddsitedir\b|\bpip\W.{0,200}\binstall\b")
@@ -38,8 +38,9 @@ class ImportTable(Record):
     with_ipex: Mapping[str, str]
 
 
-def parse_import_table(table: Table) -> ImportTable:
+def parse_import_table(text: str) -> ImportTable:
     """Returns the table of the program's own file."""
+    table = parse_toml(text)
     same = {name: name.replace("_", "-") for name in table["same"].split()}
     return ImportTable(same | table["distributions"], table["options"], table["needs"], table["with_ipex"])
 

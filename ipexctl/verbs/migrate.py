@@ -17,7 +17,6 @@ from ipexctl.model.answers.tools import MigrateAnswer
 from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.events import Started, Workflow, finish_verb
 from ipexctl.model.text import printable
-from ipexctl.model.toml import parse_toml
 from ipexctl.verbs.files.project import find_project, make_finder
 
 
@@ -63,6 +62,6 @@ def migrate(file: str) -> Workflow[None]:
 
 def _find_imported(file: Path, text: str) -> list[Module]:
     """The files of the project that a script imports, and those that they import, as they are called from here."""
-    project, table = find_project(file, None), parse_import_table(parse_toml(read_data("imports.toml")))
+    project, table = find_project(file, None), parse_import_table(read_data("imports.toml"))
     modules = list_project_modules(Module("", "", text), make_finder(file.parent, project), table)
     return [module._replace(name=os.path.relpath(project.root / module.name)) for module in modules]

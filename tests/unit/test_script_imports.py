@@ -23,10 +23,9 @@ from ipexctl.decide.script_imports import (
     parse_script,
     select_missing,
 )
-from ipexctl.model.toml import parse_toml
 from tests.tables import read_table
 
-TABLE = parse_import_table(parse_toml(read_data("imports.toml")))
+TABLE = parse_import_table(read_data("imports.toml"))
 PACKAGES = ("torch", "numpy", "intel-extension-for-pytorch", "pyyaml", "accelerate")
 
 

@@ -26,7 +26,6 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import pluralize, printable
-from ipexctl.model.toml import parse_toml
 from ipexctl.store.private_files import refuse_os_errors, write_private_file
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
 from ipexctl.verbs.common.select import make_started, read_hostfile
@@ -90,7 +89,7 @@ def init(
     path = Path(target.playbook.parent, answers.script or "")
     project = find_project(path, None)
     source, modules = read_script(path, *(project.root / name for name in project.list_import_paths()))
-    table = parse_import_table(parse_toml(read_data("imports.toml")))
+    table = parse_import_table(read_data("imports.toml"))
     script = planning.read_script(source, table, modules)
     for question in planning.list_questions(answers, inventory, facts, config, script):
         answers = _ask_question(answers, question, ask, whys, target.playbook.parent)

@@ -41,7 +41,6 @@ from ipexctl.model.launch import Setting
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run, Sync
 from ipexctl.model.text import join_names, printable
-from ipexctl.model.toml import parse_toml
 from ipexctl.protocol.paths import RUNS
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.protocol.timings import Timings
@@ -291,7 +290,7 @@ def _check_imports(
     paths = project.list_import_paths()
     text, own = read_script(script, *(project.root / path for path in paths))
     installed = facts[head.name].installed
-    table = script_imports.parse_import_table(parse_toml(read_data("imports.toml")))
+    table = script_imports.parse_import_table(read_data("imports.toml"))
     if installed is None or installed.marker is None:
         return ()
     package = start.name.rpartition(".")[0] if start.kind == "module" else ""

@@ -16,7 +16,6 @@ from ipexctl.model.events import Workflow
 from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Command, Inventory, Link
 from ipexctl.model.text import printable
-from ipexctl.model.toml import parse_toml
 from ipexctl.verbs.files.project import Project
 
 _LARGEST = 1 << 26  # bytes of a program that are searched for its libraries
@@ -108,7 +107,7 @@ def _find_program(link: Link, start: Start, runtime: Runtime) -> str | Failure |
         what, hint = f"{what}, which {line} names", f"install it on the host, or change {line}"
     elif start.kind == "env":
         what, hint = f"the environment has no program {name}", f"--program {name} starts one of the hosts"
-        package = parse_import_table(parse_toml(read_data("imports.toml"))).distributions.get(start.program)
+        package = parse_import_table(read_data("imports.toml")).distributions.get(start.program)
         if package is not None:  # accelerate, deepspeed, ray and others have a program of their name
             hint = advise("install", "--with", package)
         elif start.args[:1] and start.args[0].endswith(".py"):

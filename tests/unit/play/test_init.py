@@ -33,13 +33,12 @@ from ipexctl.model.facts import Core, Facts, Installed
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Install, Run
-from ipexctl.model.toml import parse_toml
 from ipexctl.verbs.common.probe import load_releases
 from ipexctl.verbs.play.init import read_source
 from tests.tables import read_table
 
 HOSTS = parse_list("node[0-1]")
-TABLE = parse_import_table(parse_toml(read_data("imports.toml")))
+TABLE = parse_import_table(read_data("imports.toml"))
 
 
 def machine(level: str, nodes: int = 2, **more: Any) -> Facts:
