@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from ipexctl.decide.run.figures import KEYS, LIMIT, read_figures
+from ipexctl.decide.run.figures import LIMIT, NAMES, read_figures
 from tests.tables import read_table
 
 LINES: dict[str, dict[str, float]] = dict(read_table("figures/lines"))
@@ -47,7 +47,7 @@ def test_where_a_run_is_and_how_fast_are_numbers(line: str) -> None:
 
 
 def test_keys_are_of_a_fixed_set() -> None:
-    assert {key for figures in LINES.values() for key in figures} - set(KEYS) == {"val/f1", "gflops", "f1"}
+    assert {key for figures in LINES.values() for key in figures} - NAMES.keys() == {"val/f1", "gflops", "f1"}
 
 
 @pytest.mark.parametrize(

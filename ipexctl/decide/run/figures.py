@@ -9,12 +9,9 @@ import re
 
 LIMIT = 4096  # characters of a line that are searched
 
-KEYS = ("step", "steps", "epoch", "loss", "train_loss", "lr", "grad_norm", "pace", "samples_s", "tokens_s", "accuracy",
-        "eval_loss", "eval_accuracy")  # fmt: skip
-
 # Names in lower case with "_" for each of "/ . -" and blanks. Loss and accuracy of an evaluation are not those that a
 # training step reports.
-_NAMES = {
+NAMES = {
     "step": "step global_step iter iteration train_step training_step",
     "steps": "total_steps max_steps num_steps optimization_steps total_iters",
     "epoch": "epoch",
@@ -34,7 +31,7 @@ _NAMES = {
     " test_accuracy test_acc dev_accuracy dev_acc",
 }  # fmt: skip
 _BATCH = "batch"  # a step where its number is one of so many, else the size of a batch
-_KEY_OF = {name: key for key, names in _NAMES.items() for name in names.split()} | {"batch": _BATCH}
+_KEY_OF = {name: key for key, names in NAMES.items() for name in names.split()} | {"batch": _BATCH}
 
 # Units behind a number, as `numerator/denominator`.
 _PER_SECOND = {
@@ -85,7 +82,7 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "infinity": math.inf}
 
 
 def read_figures(line: str) -> dict[str, float]:
-    """Returns the figures of one line, by the names in `KEYS`; of a ``::metric`` line, by its own name and ``step``.
+    """Returns the figures of one line, by the keys of `NAMES`; of a ``::metric`` line, by its own name and ``step``.
 
     ``pace`` is iterations per second (seconds per iteration are inverted), ``steps`` the number of steps in all; an
     accuracy is as it was printed, a share or a percentage. A loss or a norm of gradients may be NaN or infinite; all
@@ -117,7 +114,7 @@ def _read_metric(line: str) -> dict[str, float]:
         return {}
     step = _parse_number(fields.get("step", ""))
     figures = {name: value} | ({"step": step} if step is not None else {})
-    own = {key for key in figures if key not in KEYS or key in _SIGNED}
+    own = {key for key in figures if key not in NAMES or key in _SIGNED}
     return {key: each for key, each in figures.items() if key in own or 0 <= each < math.inf}
 
 
