@@ -218,7 +218,6 @@ class UnwatchedRunError(IpexctlError):
 
     def __init__(self, run: str) -> None:
         super().__init__(f"run {run} may still be running")
-        self.run = run
         self.hint = advise("attach", run, text=f"{self}; this watches it, and Ctrl-C there ends it:")
 
 

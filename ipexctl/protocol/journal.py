@@ -1,6 +1,6 @@
 """The keeper's journal: what happened in a run, one record a line. Times are Unix seconds of the head's clock."""
 
-from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Dict, List, NamedTuple, Tuple, Union
 
 from ipexctl.protocol.codec import Kinds
 from ipexctl.protocol.rank_records import RankEnded, RankNote, RankRendezvous, RankStack, RankStage, RankStarted
@@ -210,14 +210,11 @@ class NoticeFailed(NamedTuple):
 
 
 class RunEnd(NamedTuple):
-    """The final record. ``reason`` is one of `Reason`, ``launcher`` its exit status, ``unstored`` bytes of output."""
+    """The final record. ``reason`` is one of `Reason`, ``unstored`` bytes of output."""
 
     run: str
     reason: str
     detail: str = ""
-    launcher: Optional[int] = None
-    left: Dict[str, List[Tuple[int, str]]] = {}
-    lost: List[str] = []
     unstored: int = 0
     at: float = 0.0
     restart: int = 0

@@ -83,9 +83,7 @@ def check_finishing(run: "KeeperRun") -> None:
     elif run.again:
         _rest(run)
     else:
-        left = {host: processes for host, processes in run.cleaned.items() if processes}
-        end = journal.RunEnd(run.spec.run, run.reason, run.detail, run.launcher_status, left, sorted(run.lost))
-        run.actions.append(Close(end._replace(restart=run.restart)))
+        run.actions.append(Close(journal.RunEnd(run.spec.run, run.reason, run.detail, restart=run.restart)))
         run.enter(RunPhase.DONE)
 
 

@@ -279,9 +279,9 @@ class Keeper:
         with rpc.listen_on_free_port(head.address, ports) as probe:
             return int(probe.getsockname()[1])
 
-    def end_launcher(self) -> "Optional[int]":
-        """The guards are done: ends mpirun itself and stores the rest of its output. Its exit status, if it was there.
-        What follows is another attempt, or nothing."""
+    def end_launcher(self) -> None:
+        """The guards are done: ends mpirun itself and stores the rest of its output. What follows is another attempt,
+        or nothing."""
         if self.pipes:  # Open MPI does not wait for its shims, and they hold its outputs open
             self.selector.unregister(self.pipes.requests)
             self.pipes.close()
@@ -298,21 +298,19 @@ class Keeper:
                     key.data(key.fd)
         for fd in list(self.launcher_pipes):
             self.close_launcher_pipe(fd)
-        status = self.launcher.returncode if self.launcher else None
         if self.pipes:
             self.pipes.remove()
         self.launcher, self.pipes, self.launcher_tail = None, None, b""
         self.monitor = ProgressMonitor(self.spec.timings)
         self.write_address([os.getpid()])
-        return status
 
     def finish_run(self, end: "journal.RunEnd") -> None:
         """Writes the final record."""
-        status = self.end_launcher()
+        self.end_launcher()
         for sink in (self.output, self.launcher_output):
             self.unstored += sink.close()
         files.release_space(self.directory)
-        end = end._replace(launcher=status, unstored=self.unstored, at=time.time())
+        end = end._replace(unstored=self.unstored, at=time.time())
         self.notices.note_record(end)
         self.notices.finish()  # before anybody reads that the run has ended, and looks for what is left of it
         self.write_record(end)

@@ -107,7 +107,7 @@ def test_all_guards_start_the_launcher_and_all_good_ends_end_the_run() -> None:
     assert history.at(ks.RunPhase.RUNNING), "the launcher has a moment for its own end"
     history.feed(ks.LauncherEnded(0))
     assert history.at(ks.RunPhase.FINISHING)
-    assert history.end() == journal.RunEnd(SPEC.run, Reason.DONE, "", 0)
+    assert history.end() == journal.RunEnd(SPEC.run, Reason.DONE)
 
 
 def test_a_guard_that_does_not_join_in_time_is_named() -> None:
@@ -284,8 +284,8 @@ def test_a_lost_host_is_disconnected_and_ends_the_run() -> None:
     assert (history.run.reason, history.run.detail) == (Reason.LOST, "b lost (its guard ended)")
     history.ends(0, signal=15).ends(1, signal=15)
     assert history.at(ks.RunPhase.FINISHING), "the ranks of a lost host are not waited for"
-    end = history.end()
-    assert end.lost == ["b"]
+    history.end()
+    assert history.run.lost == {"b"}
 
 
 def test_a_host_without_a_sign_of_life_is_noted_once_until_it_answers_or_is_lost() -> None:
@@ -304,7 +304,7 @@ def test_a_guard_that_has_reported_may_go() -> None:
     history.feed(ks.LauncherEnded(0), ks.FromGuard("a", messages.Cleaned([])), ks.GuardLost("a", "it has ended"))
     assert history.records(journal.HostLost) == []
     end = history.end()
-    assert (end.reason, end.lost) == (Reason.DONE, [])
+    assert (end.reason, history.run.lost) == (Reason.DONE, set())
 
 
 def test_the_second_order_kills() -> None:
