@@ -430,21 +430,14 @@ def read_report(directory: Path) -> CommandReport | None:
     return report if not run or named <= {None, *(rank.rank for rank in run.ranks)} else None
 
 
-def prune_records(runs: Path, keep: int, spare: Iterable[Path] = ()) -> list[Path]:
-    """Removes the oldest finished records until ``keep`` are left; returns those removed.
+def prune_records(runs: Path, keep: int, spare: Iterable[Path] = ()) -> None:
+    """Removes the oldest finished records until ``keep`` are left.
 
     A record without a report may belong to a command that is still going on: it stays. Every command that acts waits
     for this, so that reports are not read."""
     spared = {path.resolve() for path in spare}
     every = list_saved_runs(runs)
-    old = [
-        path
-        for path in every[: max(len(every) - keep, 0)]
-        if path.resolve() not in spared and (path / REPORT).is_file() and not is_record_in_use(path)
-    ]
-    removed = []
-    for path in old:
-        with suppress(OSError):
-            remove_record(path)
-            removed.append(path)
-    return removed
+    for path in every[: max(len(every) - keep, 0)]:
+        if path.resolve() not in spared and (path / REPORT).is_file() and not is_record_in_use(path):
+            with suppress(OSError):
+                remove_record(path)

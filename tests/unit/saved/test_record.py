@@ -491,7 +491,7 @@ def test_old_records_are_removed_and_unfinished_ones_stay(runs: Path) -> None:
     made = [record(runs, list(streams.doctor(2)), report=n != 0).directory for n in range(5)]
     for age, path in enumerate(made):
         os.utime(path, (age, age))
-    assert prune_records(runs, 2) == made[1:3]
+    prune_records(runs, 2)
     assert set(list_saved_runs(runs)) == {made[0], *made[3:]}
 
 

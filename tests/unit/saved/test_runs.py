@@ -320,7 +320,8 @@ def test_a_record_that_another_process_writes_is_never_removed(runs: Path) -> No
         assert [spared.name for spared in value.spared] == [directory.name]
         assert directory.exists()
         (runs / f"{directory.name}~2/report.json").touch()
-        assert prune_records(runs, 0) == []
+        prune_records(runs, 0)
+        assert directory.exists()
         other.communicate("")
     assert not is_directory_in_use(directory)
 
