@@ -19,6 +19,8 @@ _FINDERS = re.compile(r"\bsys\s*\.\s*(path|modules|meta_path|path_hooks)\b|\badd
 _ENDS = {"exit", "_exit", "quit", "abort", "execv", "execvp"}
 _MODULE_LIMIT = 200  # files of a project that are read
 _NAME_LIMIT = 1000  # characters of a module's name
+_BRACES_LIMIT = 10_000  # of a text with f-strings, whose fields Python 3.11 reads in the square of their number
+_F_STRING = re.compile(r"[fF][rR]?['\"]")
 _RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
 _OTHER = (ast.Not, ast.Eq, ast.NotIn, ast.Is, ast.Lt, ast.LtE)  # what is not true because there are ranks
 
@@ -49,6 +51,8 @@ def parse_python(text: str, mode: str = "exec") -> Any:
     """Returns the tree of a text, whose faults Python itself warns of on standard error: with a character of it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if sys.version_info < (3, 12) and text.count("{") > _BRACES_LIMIT and _F_STRING.search(text):
+            raise SyntaxError(f"it has f-strings and more than {_BRACES_LIMIT:,} braces")
         if sys.version_info < (3, 11):  # its `ast.parse` ends the process at an expression that is too deep
             compile(text, "script", mode)
         return ast.parse(text, mode=mode)

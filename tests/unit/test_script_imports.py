@@ -75,6 +75,11 @@ main()
     assert doubtful(deep) in ({"timm": 2}, {}), "Python of some versions cannot read it"
 
 
+def test_a_script_whose_fields_are_read_in_the_square_of_their_number_is_not_read() -> None:
+    """1 MiB of them took more than a minute, for each module of a project."""
+    assert len(parse_script('x = f"' + "{a}" * 11_000 + '"').body) == (sys.version_info >= (3, 12))
+
+
 def test_a_comment_or_docstring_on_how_to_install_changes_nothing() -> None:
     text = '"""Needs: pip install timm"""\n# pip install x, then sys.path\nimport timm\n'
     assert doubtful(text) == {"timm": 3}
