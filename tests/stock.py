@@ -2,7 +2,6 @@
 of other people's kind train, at the price of one environment for all of them. Fixtures for folders that have `hosts`:
 a test with ``@over("impi")`` is played by ranks that meet, over each backend; those that it names in `make test`."""
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.e2e.workspace import LIGHT, lend
 from tests.mpi import IMPI, WHEELS, make
+from tests.waiting import hold_lock
 
 ROOT = Path(__file__).parents[1]
 PLACE = Path("/var/cache/ipexctl-tests/stock")  # below no home: hosts have homes of their own
@@ -90,7 +89,7 @@ def _make_environment() -> Path:
     parts = [*PACKAGES, COMPILED, sys.version, *(path.read_text() for path in sources)]
     place = PLACE / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
     made = place / "made"
-    with _locked():
+    with hold_lock(PLACE / ".lock"):
         if not made.exists():
             shutil.rmtree(place, ignore_errors=True)
             _install(place)
@@ -113,14 +112,6 @@ def _install(place: Path) -> None:
     shutil.copy(MEET, place / f"lib/{version}/site-packages")
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     subprocess.run([place / "bin/python", "-c", COMPILED], env=env, check=True)
-
-
-@contextmanager
-def _locked() -> Iterator[None]:
-    PLACE.mkdir(parents=True, exist_ok=True)
-    with (PLACE / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _get_age(path: Path) -> float:

@@ -1,7 +1,10 @@
-"""How tests wait for what happens by itself."""
+"""How tests wait for what happens by itself, and for each other."""
 
+import fcntl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 def wait(
@@ -15,3 +18,12 @@ def wait(
         assert waited < timeout, otherwise() or f"not within {timeout} s"
         time.sleep(max(pause, min(waited / 20, 12 * pause)))
     return time.monotonic() - begun
+
+
+@contextmanager
+def hold_lock(file: Path) -> Iterator[None]:
+    """Waits until no other process holds the lock of this file, and then holds it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -3,12 +3,13 @@
 The packages are unpacked, and none is configured: their scripts would run under qemu for twenty minutes, and hosts need
 little of what they do. The mirror is that of this machine's apt."""
 
-import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 from pathlib import Path
+
+from tests.waiting import hold_lock
 
 PLACE = Path("/var/cache/ipexctl-tests/arm64")  # below no home: hosts have homes of their own
 MADE_BY = "1"  # counts up with what `_install` does
@@ -48,9 +49,7 @@ def unregister_qemu() -> None:
 def make_root() -> Path:
     """Returns the installation; where there is none, it is downloaded and unpacked."""
     place = PLACE / hashlib.sha256("\0".join([MADE_BY, SUITE, *PACKAGES]).encode()).hexdigest()[:12]
-    PLACE.mkdir(parents=True, exist_ok=True)
-    with (PLACE / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with hold_lock(PLACE / ".lock"):
         if not (place / "made").exists():
             for other in PLACE.iterdir():
                 if other.is_dir():

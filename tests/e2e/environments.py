@@ -4,19 +4,19 @@ Hosts get the same files by hard links, so that 7 GB are unpacked once. Whoever 
 judge it afterwards: what differs from today's lock, it makes anew.
 """
 
-import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from tests.cluster import Cluster
+from tests.waiting import hold_lock
 
 PLACE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ipexctl-tests/environments"
 # As XDG_CACHE_HOME of an install: hosts see its wheels as on a shared file system, so that none copies 4 GB of them.
@@ -39,7 +39,7 @@ class KeptEnvironment:
 
     def put_on_hosts(self, cluster: Cluster, names: Sequence[str]) -> bool:
         """Whether there is a whole one; it is on these hosts then."""
-        with self._locked():
+        with hold_lock(self.folder / ".lock"):
             for summary in self.folder.glob("*.sum"):
                 tree = summary.with_suffix("")
                 if summary.read_text() == _summarize(tree) and _has_hashes(tree):
@@ -53,7 +53,7 @@ class KeptEnvironment:
         """What is installed on this host is what the next session begins with."""
         venv = self._on_host(cluster, name)
         lock = _find_active(venv)
-        with self._locked():
+        with hold_lock(self.folder / ".lock"):
             if (self.folder / f"{lock}.sum").exists():
                 return
             for other in [path for path in self.folder.iterdir() if path.name != ".lock"]:
@@ -64,22 +64,11 @@ class KeptEnvironment:
     def _on_host(self, cluster: Cluster, name: str) -> Path:
         return cluster.home(name) / Path(self.venv).relative_to("/root")
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
-
-@contextmanager
-def unpacking() -> Iterator[None]:
+def unpacking() -> AbstractContextManager[None]:
     """Held by whoever unpacks a stack of 7 GB on each of several hosts: at once, on workers of their own, such tests
     need more disk than there may be."""
-    PLACE.mkdir(parents=True, exist_ok=True)
-    with (PLACE / ".unpacking").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return hold_lock(PLACE / ".unpacking")
 
 
 def room_is_short() -> bool:
