@@ -11,17 +11,11 @@ import pytest
 from ipexctl.decide.parsing import parse_inventory, parse_list
 from ipexctl.decide.parsing.dialects import write_inventory, write_machine_file
 from ipexctl.decide.parsing.ssh_arguments import read_ssh_arguments
-from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.verbs.common.select import read_hostfile
 from tests.tables import read_table
-
-
-def refusal(text: str, source: str = "inv") -> UsageError:
-    with pytest.raises(UsageError) as caught:
-        parse_inventory(text, source)
-    assert caught.value.exit is Exit.INPUT
-    return caught.value
+from tests.unit.parsing.test_reading_hostfiles import refusal
 
 
 def write(place: Path, files: Mapping[str, str]) -> None:
@@ -113,7 +107,7 @@ def test_connections_of_ansible_that_are_ssh_or_this_machine(name: str, local: b
 def test_another_connection_is_refused(name: str) -> None:
     assert (
         "inv:2:23: ansible_connection must be ssh or local"
-        in refusal(f'[a]\nn1 ansible_connection="{name}"\n').sentence
+        in refusal(f'[a]\nn1 ansible_connection="{name}"\n', "inv").sentence
     )
 
 
