@@ -465,9 +465,7 @@ class RunFold:
 
     def _add_to_series(self, name: str, rank: int, at: float, value: float) -> None:
         run = self.state.run
-        if name not in run.figures and len(run.figures) >= _FIGURES:
-            return
-        if not isfinite(value):
+        if not isfinite(value) or (name not in run.figures and len(run.figures) >= _FIGURES):
             return
         table = run.figures.setdefault(name, {})
         if rank not in table:
