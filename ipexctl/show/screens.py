@@ -113,19 +113,16 @@ def format_next_steps(
     return items
 
 
-def list_next_commands(answer: AnyAnswer | None, report: CommandReport | None) -> list[list[str]]:
+def list_next_commands(answer: AnyAnswer | None, report: CommandReport) -> list[list[str]]:
     """Commands of ipexctl, the most helpful first, each once."""
-    texts = [get_next_command(answer)]
-    if report is not None:
-        run = report.run
-        texts.append(report.without)
-        # A program would end the run of somebody else, as a person may choose to.
-        texts += [failure.hint for failure in report.failures if failure.kind is not Kind.BUSY]
-        texts += [finding.fix for finding in report.findings if finding.level == "error"]
-        texts.append(_find_next_step(run, report.selection_flags) if run else None)
-        texts += [shlex.join(run.slow_host.command)] if run and run.slow_host else []
-        texts.append(report.hint)
-    return split_commands(texts)
+    run = report.run
+    texts = [get_next_command(answer), report.without]
+    # A program would end the run of somebody else, as a person may choose to.
+    texts += [failure.hint for failure in report.failures if failure.kind is not Kind.BUSY]
+    texts += [finding.fix for finding in report.findings if finding.level == "error"]
+    texts.append(_find_next_step(run, report.selection_flags) if run else None)
+    texts += [shlex.join(run.slow_host.command)] if run and run.slow_host else []
+    return split_commands([*texts, report.hint])
 
 
 def _find_next_step(run: RunOutcome, place: Sequence[str]) -> str:
