@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import unquote
 
 from packaging.utils import canonicalize_name
 
@@ -91,6 +92,8 @@ def _read_files(files: Sequence[str], list_includes: Callable[[str], list[str]])
     waiting, seen, size = [Path(name) for name in files], set[str](), 0
     for path in waiting:
         real, shown = os.path.realpath(path), printable(str(path), 300)
+        if path.exists() and not path.is_file() and not path.is_dir():  # uv takes what comes from a device or a pipe
+            raise UsageError(f"{shown} is not a file, and requirements include it")
         if real in seen or not path.is_file():
             continue
         seen.add(real)
@@ -99,7 +102,12 @@ def _read_files(files: Sequence[str], list_includes: Callable[[str], list[str]])
         if size > _CHARACTERS:
             raise UsageError(f"{shown}: the requirements are too long, with all that they include")
         yield shown, text
-        waiting += [path.parent / each for each in list_includes(text)]
+        waiting += [path.parent / _find_local_path(each) for each in list_includes(text)]
+
+
+def _find_local_path(name: str) -> str:
+    name = os.path.expandvars(name)
+    return unquote(re.sub("^file://(localhost)?", "", name)) if name.startswith("file://") else name
 
 
 def _list_includes(text: str) -> list[str]:

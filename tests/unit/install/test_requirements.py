@@ -1,5 +1,6 @@
 """Requirements that are no wheels: what would have to be built is refused, with what to do, before hosts are probed."""
 
+import os
 import time
 from pathlib import Path
 
@@ -102,6 +103,19 @@ def test_files_of_requirements_take_no_time(here: Path) -> None:
     with pytest.raises(UsageError, match=r"r\.txt: the requirements are too long"):
         fix_requirements(Install(requirements=("r.txt",)))
     assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize("name", ["{here}/pipe", "pipe", "'pipe'", "file://{here}/%70ipe", "${{HERE}}/pipe"])
+@pytest.mark.parametrize("option", ["-r ", "-c ", "--requirement="])
+def test_requirements_that_include_a_pipe_or_a_device_are_refused(
+    here: Path, option: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe held uv for ever, and /dev/zero took 2 GiB."""
+    monkeypatch.setenv("HERE", str(here))
+    os.mkfifo(here / "pipe")
+    (here / "r.txt").write_text(f"{option}{name.format(here=here)}\n")
+    with pytest.raises(UsageError, match="pipe is not a file, and requirements include it"):
+        [*list_texts(Install(requirements=("r.txt",)))]
 
 
 def test_a_path_of_the_machine_that_conda_built_on_is_to_be_a_version(here: Path) -> None:
