@@ -13,6 +13,7 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.text import format_size, group_pairs, join_names
 
 NEEDED = 4 << 30  # bytes of one environment: 3.4 GiB measured for a CPU row, and room to unpack
+_HOME_REMEDY = "for an administrator: a home directory that this login can write, where runs keep their files"
 _LOG_SPACE = 128 << 20  # bytes below which logs and checkpoints do not fit either
 LOOKED_UP = 16  # hosts up to which every name is looked up on every host; beyond, the head's alone
 _SSH_FINDINGS = {
@@ -94,20 +95,24 @@ def check_resource_limits(host: str, fact: Facts) -> Iterator[CheckHit]:
 
 
 def check_disks(host: str, fact: Facts) -> Iterator[CheckHit]:
-    """Room for the environment and for what runs write: once for each mount."""
+    """Room for the environment and for what runs write, once for each mount; a home that takes no run."""
     venv = fact.installed.venv if fact.installed and not fact.installed.exists else None
     mounts: set[str] = set()
     for disk in fact.disks:
+        fresh, where = disk.path == venv, f"{disk.mount} {disk.filesystem}".strip()
+        if disk.writable is False and (fresh or disk.path == fact.home):
+            remedy = "another place, which this login can write: --venv DIRECTORY" if fresh else _HOME_REMEDY
+            yield CheckHit("DSK002", host, {"path": disk.path, "remedy": remedy}, f"mount {where}")
         if disk.path == "/dev/shm" or disk.free is None or disk.mount in mounts:
             continue
         mounts.add(disk.mount)
-        fresh, where = disk.path == venv, f"{disk.mount} {disk.filesystem}".strip()
         needed = NEEDED if fresh else _LOG_SPACE
         if disk.free < needed:
-            values = {"path": disk.path, "needed": format_size(needed)}
-            yield CheckHit("DSK001", host, values, f"{format_size(disk.free)} free on {where}")
-        if fresh and disk.writable is False:
-            yield CheckHit("DSK002", host, {"path": disk.path}, f"mount {where}")
+            temporary = disk.path == "/tmp"  # runs begin without room there
+            remedy = "run --env TMPDIR=DIRECTORY" if temporary else "--venv DIRECTORY"
+            values = {"path": disk.path, "needed": format_size(needed), "remedy": remedy}
+            evidence = f"{format_size(disk.free)} free on {where}"
+            yield CheckHit("DSK001", host, values, evidence, "warning" if temporary else None)
 
 
 def check_own_host_name(cluster: Cluster) -> Iterator[CheckHit]:

@@ -288,6 +288,16 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "an MPI of another kind": ("MPI001", "info", {"mpi": ("/usr/bin/mpirun: mpirun (Open MPI) 4.1.4",)}),
     "less memory": ("CPU013", "warning", {"mem_total_kb": 32 << 20, "mem_available_kb": 30 << 20}),
     "another distribution": ("SYS005", "info", {"distribution": "Rocky Linux 9.4"}),
+    "a full /tmp": ("DSK001", "warning", {"disks": (Disk("/tmp", 1 << 20, "/tmp", "tmpfs"),)}),
+    "a home that cannot be written": (
+        "DSK002",
+        "error",
+        {
+            "home": "/home/u",
+            "installed": Installed("/home/u/env", True),
+            "disks": tuple(Disk(at, 9 * GIB, "/", "nfs4", None, False) for at in ("/home/u/env", "/home/u", "/tmp")),
+        },
+    ),
     "a place that cannot be written": (
         "DSK002",
         "error",
