@@ -134,8 +134,9 @@ def _scan_python(text: str, file: str, known: Sequence[MigrationRule]) -> Iterat
     try:
         tree = parse_python(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line, why = getattr(error, "lineno", None) or 1, getattr(error, "msg", "") or "nested too deeply"
-        raise UsageError(f"{file}:{line}: this is not Python of today: {why}") from None
+        line, why = getattr(error, "lineno", None), getattr(error, "msg", "") or "nested too deeply"
+        what = f"{file}:{line}: this is not Python of today" if line else f"{file} is not read"
+        raise UsageError(f"{what}: {why}") from None
     possible = [replace(rule, of=POSSIBLE) if rule.of == GPU else rule for rule in known if rule.of in _CONDITIONAL]
     unguarded = [*_walk_unguarded(tree)]
     yield from _scan_tree(tree, possible, unguarded)

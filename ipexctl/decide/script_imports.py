@@ -20,6 +20,8 @@ _ENDS = {"exit", "_exit", "quit", "abort", "execv", "execvp"}
 _MODULE_LIMIT = 200  # files of a project that are read
 _NAME_LIMIT = 1000  # characters of a module's name
 _BRACES_LIMIT = 10_000  # of a text with f-strings, whose fields Python 3.11 reads in the square of their number
+_TOKENS_LIMIT = 200_000  # words and signs, for each of which Python's parser takes up to 2 KiB: 20,000 lines and more
+_TOKEN = re.compile(r"\w+|[^\w\s]")
 _F_STRING = re.compile(r"[fF][rR]?['\"]")
 _RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
 _OTHER = (ast.Not, ast.Eq, ast.NotIn, ast.Is, ast.Lt, ast.LtE)  # what is not true because there are ranks
@@ -51,6 +53,8 @@ def parse_python(text: str, mode: str = "exec") -> Any:
     """Returns the tree of a text, whose faults Python itself warns of on standard error: with a character of it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if len(text) > _TOKENS_LIMIT and sum(1 for _ in _TOKEN.finditer(text)) > _TOKENS_LIMIT:
+            raise SyntaxError(f"it has more than {_TOKENS_LIMIT:,} words and signs")
         if sys.version_info < (3, 12) and text.count("{") > _BRACES_LIMIT and _F_STRING.search(text):
             raise SyntaxError(f"it has f-strings and more than {_BRACES_LIMIT:,} braces")
         if sys.version_info < (3, 11):  # its `ast.parse` ends the process at an expression that is too deep

@@ -80,6 +80,12 @@ def test_a_script_whose_fields_are_read_in_the_square_of_their_number_is_not_rea
     assert len(parse_script('x = f"' + "{a}" * 11_000 + '"').body) == (sys.version_info >= (3, 12))
 
 
+def test_a_script_that_fills_the_memory_of_the_parser_is_not_read() -> None:
+    """1 MiB of it took 2.2 GiB."""
+    assert len(parse_script("a;" * 90_000).body) == 90_000
+    assert not parse_script("a;" * 110_000).body
+
+
 def test_a_comment_or_docstring_on_how_to_install_changes_nothing() -> None:
     text = '"""Needs: pip install timm"""\n# pip install x, then sys.path\nimport timm\n'
     assert doubtful(text) == {"timm": 3}
