@@ -320,8 +320,8 @@ def _walk_expression(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def describe_emptiness(text: str, script: str) -> tuple[Note, ...]:
-    """Warns of a file of comments alone, as that of an example that has moved."""
-    if not text or re.search(r"^[ \t]*[^#\s]", text, re.MULTILINE):
+    """Warns of a short file of comments alone, as that of an example that has moved; of a long one not all is read."""
+    if not 0 < len(text) < 10_000 or re.search(r"^[ \t]*[^#\s]", text, re.MULTILINE):
         return ()
     return (Note("no-statement", f"{printable(script)} holds comments alone: its ranks end at once"),)
 

@@ -225,7 +225,7 @@ def test_what_takes_long_to_follow_is_followed_once(tmp_path: Path) -> None:
 def test_a_file_of_comments_alone_is_said() -> None:
     (note,) = describe_emptiness("# License\n\n  # This file has moved\n", "dpo.py")
     assert str(note) == "dpo.py holds comments alone: its ranks end at once"
-    for text in ("# a\nimport x\n", "  \n\tprint(1)", '"""A text."""\n', "", "\0"):
+    for text in ("# a\nimport x\n", "  \n\tprint(1)", '"""A text."""\n', "", "\0", "#" * 10_000):
         assert describe_emptiness(text, "dpo.py") == ()
 
 

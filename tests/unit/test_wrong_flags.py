@@ -174,6 +174,8 @@ def test_a_pattern_is_reported_as_the_words_it_stands_for() -> None:
     assert refused.value.reasons == (
         "--mpi must be auto, impi, mpich, openmpi or a path that begins with /, not 'mvapich'",
     )
+    refused_form = CliRunner().invoke(app, ["hosts", "--as", "ssh", "--hosts", "a"])
+    assert refused_form.stderr.splitlines()[0] == "error: --as must be mpi, not 'ssh'"
 
 
 @pytest.mark.parametrize(("line", "sentence", "hint"), read_table("wrong_flags/unreadable_words"))
