@@ -236,8 +236,8 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
     kind = option.type if option else None
     literal = next((each for each in (kind, *get_args(kind)) if get_origin(each) is Literal), None)
     if literal:
-        *most, last = get_args(literal)
-        what = f"must be {', '.join(most)} or {last}"
+        *most, last = filter(None, get_args(literal))
+        what = f"must be {', '.join(most)} or {last}" if most else f"must be {last}"
         meant = _OTHER_VALUES.get(value or "")
         better = meant if meant in get_args(literal) else value and find_nearest(value, get_args(literal))
     elif option and value and option.flag.is_span(option.type) and (wrong := _find_wrong_span(value)):

@@ -25,7 +25,7 @@ def describe_error(error: "ErrorDetails") -> str:
     text = message.removeprefix("Value error, ")
     if words := re.fullmatch(r"\^\((.*)\)\$", pattern):
         *names, last = (_PARTS.get(word, word) for word in words.group(1).split("|"))
-        return f"must be {', '.join(names)} or {last}" if names else f"must be {last}"
+        return f"must be {', '.join(names)} or {last}"
     if unable := re.match(r"Input should be a valid (\w+), unable to (?:parse|interpret)", text):
         return _PARSING.get(unable.group(1), text)
     if kind in _TEXTS:
