@@ -162,6 +162,13 @@ def test_a_skipped_collective_is_found_where_ranks_wait_long_before_their_time_l
     assert f"the ranks called different collectives: {calls}" in ended.err, ended.err
 
 
+def test_an_extra_collective_is_found_where_the_others_have_left(run: Run) -> None:
+    ended = run("faults", "mismatch_extra", ranks=2, IMPI_TEST_TIMEOUT=100)
+    assert ended.code not in (0, 124)
+    calls = r"allreduce #5 of 20 bytes at faults.py:\d+ on rank 1, barrier #5 at faults.py:\d+ on rank 0"
+    assert re.search(f"called different collectives: {calls}; rank 1 left the group without it", ended.err), ended.err
+
+
 @pytest.mark.parametrize("steps", [5, 40])
 def test_different_collectives_that_mpi_takes_for_the_same_are_found(run: Run, steps: int) -> None:
     """At the end of a short run; during a longer one."""

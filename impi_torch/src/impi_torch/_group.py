@@ -143,10 +143,10 @@ class ImpiProcessGroup(ProcessGroup):
                 if member != self._rank and self.store.check([f"left/{member}"]):
                     seq, _, why = self.store.get(f"left/{member}").decode().partition(" ")
                     if why:
-                        different = self._compare_with_ended(member)
-                        return f"{work}: {different}{self.called([member])} ended with {why}"
+                        return f"{work}: {self._compare_with_ended(member)}{self.called([member])} ended with {why}"
                     if work.peer is None and int(seq) < work.seq:
-                        return f"{work}: {self.called([member])} left the group without it"
+                        different = self._compare_with_ended(member, failed=False)
+                        return f"{work}: {different}{self.called([member])} left the group without it"
                     if work.peer is not None and time.monotonic() - work.begun > 5 * LINGER:
                         return f"{work}: {self.called([member])} left the group"
             return self._compare_waits()
@@ -167,8 +167,7 @@ class ImpiProcessGroup(ProcessGroup):
         """Tell the others that this rank's script is at its end, or destroys the group, after so many collectives."""
         if self.error is None or why:
             with contextlib.suppress(RuntimeError):
-                if why:
-                    self.store.set(f"calls/ended/{self._rank}", write_snapshot(self.calls.look()))
+                self.store.set(f"calls/ended/{self._rank}", write_snapshot(self.calls.look()))
                 self.store.set(f"left/{self._rank}", f"{self.seq} {why}")
 
     def _compare_calls(self) -> None:
@@ -208,14 +207,16 @@ class ImpiProcessGroup(ProcessGroup):
             return describe_difference({self.called([0]): first, self.label: own}, ended=False)
         return ""
 
-    def _compare_with_ended(self, member: int) -> str:
-        """How what this rank has called differs from what a member had that failed: MPI may have given it bytes of
-        another collective, on which its script then failed."""
+    def _compare_with_ended(self, member: int, *, failed: bool = True) -> str:
+        """How what this rank has called differs from what a member had that failed or left: MPI may have given it bytes
+        of another collective, on which its script then failed, or with which it went on to its end."""
         key = f"calls/ended/{member}"
         if not self.store.check([key]):
             return ""
-        snapshots = {self.called([member]): read_snapshot(self.store.get(key)), self.label: self.calls.look()}
-        different = describe_difference(snapshots, ended=False)
+        ended = read_snapshot(self.store.get(key))
+        if not failed:  # its last call may be the barrier behind the loop that it ended first
+            ended = ended._replace(number=ended.number - 1, calls=ended.calls[:-1])
+        different = describe_difference({self.called([member]): ended, self.label: self.calls.look()}, ended=False)
         return f"{different}; " if different else ""
 
     @property

@@ -218,6 +218,15 @@ def destroys_store(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
+def mismatch_extra(rank: int, size: int) -> None:
+    """One rank alone calls a barrier, which MPI ends with a reduction of another: that one comes to its end."""
+    for step in range(8):
+        dist.all_reduce(torch.ones(5))
+        if step == 3 and rank == 0:
+            dist.barrier()
+    dist.destroy_process_group()
+
+
 def goes_on(rank: int) -> None:
     dist.all_reduce(torch.ones(10))
     sys.stdout.write(f"done on {rank}\n")
