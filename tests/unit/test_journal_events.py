@@ -522,3 +522,32 @@ def test_a_script_that_has_ended_in_a_process_that_has_not_is_an_early_stall() -
     events = read(early, waiting, raised, journal.InquiryEnded())
     [compared] = [event for event in events if isinstance(event, e.StallCompared)]
     assert "rank 1 on node1: the script has ended with ValueError: no, and its process does not end" in compared.text
+
+
+def test_what_a_head_says_is_held_within_bounds() -> None:
+    """Records behind an attempt whose output never comes took 1 GiB a minute, stacks without an end 500 MiB, and
+    numbers of ranks that the run does not have 500 MiB."""
+    started = journal.encode_record(journal.Launched(1, 2, 1.0))
+
+    held = JournalReader(NONCE, RUNNING)
+    resumed = journal.encode_record(journal.HostBack("node1")) * (1 << 16)
+    never = journal.encode_record(journal.Launched(1, 2, 1.0, out=1 << 62))
+    assert not [*held.read(frames.JOURNAL, never)]
+    assert [event for _ in range(17) for event in held.read(frames.JOURNAL, resumed)]
+
+    stacks = JournalReader(NONCE, RUNNING)
+    stack = journal.encode_record(rank_records.RankStack(0, "node0", 1, "S", "", "x" * (1 << 20)))
+    list(stacks.read(frames.JOURNAL, started + journal.encode_record(journal.Stall([0], True, True, 1.0, {}))))
+    assert sum(isinstance(event, e.RankStack) for _ in range(80) for event in stacks.read(frames.JOURNAL, stack)) == 80
+    assert sum(len(each.text) for each in stacks._stacks) < 65 << 20
+
+    output = JournalReader(NONCE, RUNNING)
+    list(output.read(frames.JOURNAL, started))
+    pieces = b"".join(b"\x01%s=%do1\x02x" % (NONCE.encode(), rank) for rank in range(2, 1000))
+    list(output.read(frames.OUT, pieces))
+    assert len(output._lines) == 1
+
+    [unreadable] = list(
+        output.read(frames.JOURNAL, journal.encode_record(journal.Stall([9] * 1000, True, True, 1.0, {})))
+    )
+    assert len(describe(unreadable)[3]) < 300

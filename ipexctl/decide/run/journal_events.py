@@ -21,6 +21,8 @@ Events = Generator[e.Event, None, None]
 _REASONS = {reason for name, reason in vars(journal.Reason).items() if name.isupper()}
 _TIME_STEP = 1.0  # seconds at least between two times of earlier output: a run of weeks has samples by the million
 _TIME_STEPS = 12  # of these between two samples, at most
+_WAITING_LIMIT, _WAITING_SIZE_LIMIT = 1 << 20, 1 << 26  # records that wait for earlier output, and bytes of them
+_STACKS_SIZE_LIMIT, _RANK_STACKS_SIZE_LIMIT = 1 << 26, 1 << 16  # bytes of stacks that are compared; more for each rank
 
 
 class JournalReader:
@@ -38,6 +40,7 @@ class JournalReader:
         self.over: e.RunEnded | None = None
         self.unreadable = 0  # records of the journal
         self._waiting: deque[Record | Unreadable] = deque()  # not before the output of the attempt before has been read
+        self._waiting_size = 0  # bytes that came since the first of them
         self._read_output = 0  # bytes, those that are gone among them
         self._times: deque[tuple[int, float]] = deque()  # how much of the output had been written, and when
         self._written = 0.0  # when what is read now was; 0: not known
@@ -48,6 +51,7 @@ class JournalReader:
         """Nothing that is known of the ranks of one attempt is true of those of the next."""
         self._lines: dict[tuple[int | None, str], LineHolder] = {}
         self._stacks: list[e.RankStack] = []
+        self._stacks_size = 0  # bytes of these, and more that were too many
         self._stall: e.Stalled | None = None
         self._early: e.Stalled | None = None  # which its stacks have to show
         self._compared: list[str] = []  # what was last reported of the stall
@@ -68,8 +72,11 @@ class JournalReader:
             *lines, self._journal = (self._journal + data).split(b"\n")
             if len(self._journal) > MESSAGE_LIMIT:
                 self._journal = b"\0"  # no record is that long: its line is one that cannot be read
+            self._waiting_size = self._waiting_size + len(data) if self._waiting else 0
             self._waiting.extend(journal.KINDS.read(line) for line in lines)
-            yield from self._read_waiting()
+            # A head may say that any amount of output comes first.
+            full = len(self._waiting) > _WAITING_LIMIT or self._waiting_size > _WAITING_SIZE_LIMIT
+            yield from self._read_waiting(ended=full)
         elif kind == frames.SAMPLES:
             *lines, self._samples = (self._samples + data).split(b"\n")
             self._samples = self._samples if len(self._samples) <= MESSAGE_LIMIT else b"\0"
@@ -133,13 +140,14 @@ class JournalReader:
                 yield self._make_output(rank, kind, unfinished)
 
     def _split_lines(self, pieces: Iterable[Piece]) -> Events:
-        for rank, kind, piece in pieces:
+        for number, kind, piece in pieces:
+            rank = number if number is not None and number < len(self._running.hosts) else None
             if data := self._lines.setdefault((rank, kind), LineHolder()).feed(piece):
                 yield self._make_output(rank, kind, data)
 
     def _make_output(self, rank: int | None, kind: str, data: bytes) -> e.Event:
         stream: e.Stream = "out" if kind == frames.OUT else "err"
-        if rank is None or rank >= len(self._running.hosts):
+        if rank is None or rank >= len(self._running.hosts):  # which an attempt before had
             for label, host in self._labels.items():
                 data = data.replace(label, host)
             return e.LauncherOutput(stream, data)
@@ -151,7 +159,7 @@ class JournalReader:
         known = all(0 <= rank < len(self._running.hosts) for rank in ranks)
         if isinstance(record, journal.RunEnd | journal.AttemptEnded) and record.reason not in _REASONS:
             return Unreadable(type(record).__name__, "of an unknown reason")
-        return record if known else Unreadable(type(record).__name__, f"of rank {ranks}")
+        return record if known else Unreadable(type(record).__name__, f"of rank {printable(str(ranks), 80)}")
 
     def _begin_attempt(self, launched: journal.Launched) -> Events:
         """What was known of the ranks of the attempt before is over; others may be left."""
@@ -211,7 +219,9 @@ class JournalReader:
                 yield e.Message("the stalled ranks make progress again", code="resumed")
             case rank_records.RankStack():
                 stack = e.RankStack(record.rank, record.host, record.pid, record.state, record.wchan, record.text)
-                self._stacks.append(stack)
+                self._stacks_size = (self._stacks_size if self._stacks else 0) + len(record.text) + 500
+                if self._stacks_size < _STACKS_SIZE_LIMIT + len(running.hosts) * _RANK_STACKS_SIZE_LIMIT:
+                    self._stacks.append(stack)
                 if self._early is None and not self._sampling:
                     yield stack
             case journal.StacksRequested(request=request):
