@@ -330,7 +330,7 @@ def test_a_host_whose_session_dies_in_the_switch_does_what_the_others_do(site: S
 def test_an_install_that_a_known_error_advises_keeps_the_torch_of_the_hosts(site: Site) -> None:
     """Each is read by the real command line, and planned on hosts whose torch is not the newest of the index."""
     versions = {"plain": "1.0", "torchvision": "0.23", "tensorboard": "2.0", "setuptools": "80.0", "numpy": "2.0"}
-    versions |= {"protobuf": "3.20", "datasets": "3.0", "sentencepiece": "0.2", "tiktoken": "0.9"}
+    versions |= {"protobuf": "3.20", "datasets": "3.0", "sentencepiece": "0.2", "tiktoken": "0.9", "accelerate": "1.0"}
     more = [wheels.wheel(name, version, {f"{name}/__init__.py": ""}) for name, version in versions.items()]
     with serving(Index([*wheels.stack(), *more]), CONTROLLER) as index:
         first = site.succeed(index)

@@ -203,6 +203,8 @@ def _suggest_others(job: InstallJob, host: str, failed: Sequence[str], fix: str)
             words += ["--with", text]
     if not (words[1:] and left):
         return fix or None
+    if not any(read_package_name(text) in left for text in job.task.with_ if text not in kept):
+        fix = f"{fix}; an environment of its own for what is new: --venv PATH"  # which broke what was there
     return advise(*words, text=f"{fix}; without {join_names(left, 3)}:".removeprefix("; "))
 
 
