@@ -541,6 +541,12 @@ def test_a_login_shell_that_does_not_start_commands_is_reported(tmp_path: Path) 
             link.run(UNAME)
         assert caught.value.failure.code == "no-shell"
         assert "This account is currently not available." in caught.value.failure.what
+        assert caught.value.failure.hint is None
+    with sshd(tmp_path / "silent", "ForceCommand exit 1") as server:
+        link = Links(known_hosts=server.known_hosts, config=None).open(server.host())
+        with pytest.raises(LinkError) as silent:
+            link.run(UNAME)
+        assert "exit, exec and read in its startup files" in (silent.value.failure.hint or "")
 
 
 # -- the user's configuration ------------------------------------------------------------------------------------------

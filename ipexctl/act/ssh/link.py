@@ -84,7 +84,8 @@ class SSHChannel(CommandChannel):
             noise = b"\n".join(splitter.noise for splitter in self._splitters.values())  # in the command's place
             output = printable(noise.decode("utf-8", "replace").strip().rpartition("\n")[2], 80)
             what = "the login shell ended before it started a command" + (f": {output}" if output else "")
-            raise LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="no-shell"))
+            hint = "without exit, exec and read in its startup files (~/.bashrc …), but for a terminal: [ -t 0 ]"
+            raise LinkError(Failure(self._host, Kind.UNREACHABLE, what, None if output else hint, "no-shell"))
 
     def has_ended(self) -> bool:
         return bool(self._channel.status_event.is_set() or self._channel.closed)
