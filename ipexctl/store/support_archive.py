@@ -36,20 +36,22 @@ def _fold_name(name: str) -> str:
 
 
 class PreparedPart(Record):
-    """A member: its masked bytes in an unnamed file, from the beginning. ``time`` in Unix seconds."""
+    """A member: its masked bytes begin at ``start`` in the file of all. ``time`` in Unix seconds."""
 
     part: SupportPart
     time: int
-    file: IO[bytes]
+    start: int
 
 
 class Preparation(Record):
+    """What an archive gets, in one unnamed ``file``: a record may have more files than a process may open."""
+
+    file: IO[bytes]
     parts: tuple[PreparedPart, ...]
     left_out: tuple[LeftOutPart, ...]
 
     def close(self) -> None:
-        for prepared in self.parts:
-            prepared.file.close()
+        self.file.close()
 
     def list_contents(self) -> str:
         """A line for each member: bytes, how many secrets were masked, name; then what is left out, and why. Those of
@@ -73,6 +75,7 @@ def prepare_parts(
     parts: list[PreparedPart] = []
     left_out: list[LeftOutPart] = []
     latest = 0
+    store: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `Preparation.close`
     for name, file in _open_files(directory, left_out):
         with file:
             known = _DOCUMENTS.fullmatch(name) or _OBJECTS.fullmatch(name)
@@ -86,10 +89,10 @@ def prepare_parts(
                 pieces = _mask_objects(file, name, masker, with_output=with_output)
             else:
                 pieces = _mask_lines(_read_lines(file), masker)
-            parts.append(_store_part(name, time, pieces))
+            parts.append(_store_part(store, name, time, pieces))
     for name, text in documents.items():
-        parts.append(_store_part(name, latest, _mask_lines([text.encode("utf-8", "replace")], masker)))
-    return Preparation(tuple(sorted(parts, key=lambda prepared: prepared.part.name)), tuple(left_out))
+        parts.append(_store_part(store, name, latest, _mask_lines([text.encode("utf-8", "replace")], masker)))
+    return Preparation(store, tuple(sorted(parts, key=lambda prepared: prepared.part.name)), tuple(left_out))
 
 
 def _open_files(directory: Path, left_out: list[LeftOutPart]) -> Iterator[tuple[str, BinaryIO]]:
@@ -165,15 +168,12 @@ def _mask_json(value: Any, masker: Masker, with_output: bool) -> Any:
     return masked
 
 
-def _store_part(name: str, time: int, pieces: Iterator[tuple[bytes, int]]) -> PreparedPart:
-    file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `Preparation.close`
-    masked = 0
+def _store_part(store: IO[bytes], name: str, time: int, pieces: Iterator[tuple[bytes, int]]) -> PreparedPart:
+    start, masked = store.tell(), 0
     for data, count in pieces:
-        file.write(data)
+        store.write(data)
         masked += count
-    size = file.tell()
-    file.seek(0)
-    return PreparedPart(SupportPart(name, size, masked), time, file)
+    return PreparedPart(SupportPart(name, store.tell() - start, masked), time, start)
 
 
 def write_archive(path: Path, name: str, preparation: Preparation) -> int:
@@ -190,7 +190,8 @@ def write_archive(path: Path, name: str, preparation: Preparation) -> int:
                 for prepared in preparation.parts:
                     member = tarfile.TarInfo(f"{name}/{prepared.part.name}")
                     member.size, member.mtime, member.mode = prepared.part.bytes, prepared.time, 0o600
-                    archive.addfile(member, prepared.file)
+                    preparation.file.seek(prepared.start)
+                    archive.addfile(member, preparation.file)
             file.flush()
             os.fsync(number)
             return os.fstat(number).st_size

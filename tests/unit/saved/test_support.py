@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import stat
 import tarfile
 import tracemalloc
@@ -214,3 +215,17 @@ def test_the_command_asks_on_a_terminal_only(
     assert done.exit_code == Exit.OK, done.output
     assert json.loads(done.stdout)["path"] == f"ipexctl-support-{saved.name}.tar.gz"
     assert (tmp_path / f"ipexctl-support-{saved.name}.tar.gz").exists()
+
+
+def test_a_record_has_more_files_than_may_be_open(runs: Path, saved: Path, tmp_path: Path) -> None:
+    """Stacks of a few hundred ranks, or a record of somebody else: "too many open files"."""
+    for rank in range(300):
+        (saved / f"stacks-{rank}-1.txt").write_text(f"of {rank}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        pack(runs, tmp_path / "a.tar.gz")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    members = unpack(tmp_path / "a.tar.gz")
+    assert all(members[f"stacks-{rank}-1.txt"] == b"of %d" % rank for rank in range(300))
