@@ -18,6 +18,7 @@ _NAME = re.compile(
 _POSITION = re.compile(rb"\d+(?::\d+)?:(?!\S)")  # behind the name of a file: a line, and a column
 _VALUE = re.compile(rb"\\{1,3}[\"'][^\"'\\]*|[a-zA-Z]{0,2}(?:\"[^\"]*\"|'[^']*')|[\"']?[^\s,;&'\"]+")
 _FRAME = re.compile(rb'File "[^"]+\.py", line \d+, in \S')  # of a traceback, above the line of source code
+_PASSWORD = re.compile(r"(?s)://[^:/?#@\s]*:(?!\d+/)(.+)")  # also with what should be quoted: slashes, blanks
 _LINE_LIMIT = 1 << 10  # bytes of a line of one
 
 
@@ -62,6 +63,12 @@ def find_named_values(words: Sequence[str]) -> Iterator[str]:
             name, _, value = value.partition("=")
             secret = value if looks_secret(re.split(r"[^\w.-]", name)[-1]) else ""
         yield secret
+
+
+def find_passwords(text: str) -> Iterator[str]:
+    """Yields those of the URLs of a text, which is a word or a list of them."""
+    for url in re.split(r"[\s,](?=https?://)", text):
+        yield from _PASSWORD.findall(url.rpartition("@")[0])
 
 
 def mask_forms(data: bytes) -> bytes:

@@ -27,6 +27,7 @@ from ipexctl.model.secrets import (
     ends_in_key,
     find_beginning,
     find_named_values,
+    find_passwords,
     looks_secret,
     mask_forms,
     mask_names,
@@ -96,6 +97,7 @@ class Masker:
         self._kept_room = _KEPT_LIMIT * _HELD_BACK_LIMIT  # bytes that may be hashed for them
         self.changes = 0  # of what a record keeps
         self._add_forms(value for name, value in environ.items() if looks_secret(name))
+        self._add_forms(password for value in environ.values() for password in find_passwords(value))
         self.add_words(words)
 
     def _add_forms(self, values: Iterable[str]) -> set[bytes]:
@@ -111,9 +113,10 @@ class Masker:
         self.changes += len(self._declared) > before
 
     def add_words(self, words: Sequence[str]) -> None:
-        """From now on those values of a command line are secrets that follow names which look secret. Numbers are
-        none: they stand elsewhere, too."""
+        """From now on those values of a command line are secrets that follow names which look secret, and passwords in
+        URLs. Numbers are none: they stand elsewhere, too."""
         self.add_secrets(value for value in find_named_values(words) if not value.isdigit())
+        self.add_secrets(password for word in words for password in find_passwords(word) if not password.isdigit())
 
     def find_declared(self, text: str) -> list[str]:
         """Returns those declared values that stand in a text, the longest first."""

@@ -56,6 +56,7 @@ def read_sources(task: Install, context: Context) -> Sources:
     if task.wheels:
         return Sources(find_links=(str(Path(task.wheels).absolute()),), no_index=True, environ=environ, limits=limits)
     pip = read_pip_settings(environ)
+    context.masker.add_words((*pip.named, task.index_url or "", *task.extra_index_url, *task.find_links))
     own = any(environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"))
     return replace(
         pip,

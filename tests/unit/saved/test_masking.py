@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
-from ipexctl.model.secrets import find_named_values, looks_secret, mask_forms
+from ipexctl.model.secrets import find_named_values, find_passwords, looks_secret, mask_forms
 from ipexctl.store.masking import SECRETS, EventMasker, Masker, StreamMasker
 from tests.tables import read_table
 
@@ -272,3 +272,19 @@ def test_a_long_line_takes_time_that_grows_with_it_alone(word: bytes, tmp_path: 
         line = b"token: " + word * ((1 << 19) // len(word))
         masker.mask_bytes(line, named=True)
         shown(masker, *(output(line[at : at + (64 << 10)]) for at in range(0, len(line), 64 << 10)))
+
+
+@pytest.mark.parametrize("password", [SECRET, f"a/{SECRET}", f"a {SECRET}", f"a@{SECRET}", f"1a/{SECRET}:"])
+@pytest.mark.parametrize("named", ["word", "variable"])
+def test_a_password_in_a_url_is_masked_whatever_should_have_been_quoted_in_it(password: str, named: str) -> None:
+    """One with a slash or a blank was on the screen and in the record of an install that failed."""
+    url = f"http://user:{password}@host/simple"
+    several = f"http://u:x@a/simple {url}"
+    masker = Masker({}, ("--index-url", url)) if named == "word" else Masker({"PIP_EXTRA_INDEX_URL": several})
+    assert SECRET not in masker.mask_text(f"no answer: {url}")
+
+
+def test_an_address_without_a_password_declares_none() -> None:
+    texts = ("http://host:8000/a@b", "git+ssh://git@host/x", "s3://bucket/a:b@c", "http://host/x", "hf:a/b@main")
+    assert [*itertools.chain.from_iterable(map(find_passwords, texts))] == []
+    assert [*find_passwords("://a:" * 200_000 + " " * 200_000)] == [], "in no time"
