@@ -110,20 +110,22 @@ class Session(AbstractContextManager["Session"]):
         self.close()
 
     def _read_messages(self) -> Iterator[messages.Message | Unreadable]:
-        incomplete = b""
+        incomplete, noise = b"", 0  # bytes that are no messages
         for stream, data in self._channel:
-            if self._timer:
-                self._timer.reset(self._silence)
             if stream == "err":
                 self._errors += data
                 del self._errors[:-4096]
                 continue
+            if self._timer:
+                self._timer.reset(self._silence)
             *lines, incomplete = (incomplete + data).split(b"\n")
-            if len(incomplete) > MESSAGE_LIMIT:
-                return
-            for message in map(messages.decode_message, lines):
+            for line in lines:
+                message = messages.decode_message(line)
+                noise += len(line) + 1 if message is None else 0
                 if message is not None and not isinstance(message, messages.KeepAlive):
                     yield message
+            if max(len(incomplete), noise) > MESSAGE_LIMIT:
+                return
 
     def _explain_end(self) -> LinkError:
         lines = self._errors.decode("utf-8", "replace").strip().splitlines()

@@ -65,6 +65,14 @@ def test_a_host_that_falls_silent_is_lost() -> None:
     assert "no answer for 1 s" in caught.value.failure.what
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_host_that_writes_something_else_without_an_end_is_lost(stream: str) -> None:
+    """It held the command for as long as it wrote."""
+    flood = f"sys.stdin.readline()\nwhile True: print('x' * 999, file=sys.{stream}, flush=True)\n"
+    with start(HELLO + flood, silence=2.0) as session, pytest.raises(LinkError, match="lost: "):
+        session.call("inspect", Nothing, venv="/x")
+
+
 def test_signs_of_life_keep_a_slow_host() -> None:
     program = (
         HELLO
