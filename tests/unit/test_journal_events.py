@@ -530,7 +530,7 @@ def test_what_a_head_says_is_held_within_bounds() -> None:
     started = journal.encode_record(journal.Launched(1, 2, 1.0))
 
     held = JournalReader(NONCE, RUNNING)
-    resumed = journal.encode_record(journal.HostBack("node1")) * (1 << 16)
+    resumed = journal.encode_record(journal.HostBack("n" * (1 << 16))) * 64
     never = journal.encode_record(journal.Launched(1, 2, 1.0, out=1 << 62))
     assert not [*held.read(frames.JOURNAL, never)]
     assert [event for _ in range(17) for event in held.read(frames.JOURNAL, resumed)]
