@@ -102,8 +102,11 @@ class Worlds:
         number = number if own and number != self.rank else -1
         other_size = own and not inner and self.count > 1 and size not in (0, self.count)
         if changed or number >= 0 or other_size:
-            name, value = ("WORLD_SIZE", str(size)) if number < 0 else ("RANK", str(number))
-            name, value = (changed[0], place[changed[0]]) if changed else (name, value)
+            name, value = "WORLD_SIZE", str(size)
+            if changed:
+                name, value = changed[0], place[changed[0]]
+            elif number >= 0:
+                name, value = "RANK", str(number)
             line = find_call() if in_call and (url or not changed) else find_assignment(self.script, name, value)
             place = {
                 "address": place["MASTER_ADDR"],
