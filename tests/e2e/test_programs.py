@@ -82,7 +82,8 @@ def test_a_command_of_node0_and_one_of_the_others_need_no_third(workspace: Works
 
 def test_what_a_host_lacks_is_said_before_anything_starts(workspace: Workspace) -> None:
     for name, line in (("first", "/opt/nosuch/perl"), ("named", "/bin/sh")):
-        (workspace.path / name).write_text(f"#!{line}\ntrue || mpirun -n 2 python train.py\n")
+        text = f"#!{line}\ntrue || mpirun -n 2 python train.py\nexit\n"
+        (workspace.path / name).write_bytes(text.encode() + b"\xe9")  # no text at its end, as of a self-extracting one
     result = workspace("run", "--venv", LIGHT, "--ppn", "1", "named")
     assert result.code == 0, "a file of this name, and no program of the environment"
     assert "warning: named:2 starts ranks by itself (mpirun)" in result.err

@@ -13,7 +13,7 @@ from getpass import getuser
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import read_input, read_script
+from ipexctl.act.inputs import read_script
 from ipexctl.act.run_control import make_busy_failure
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.transfer.send import hash_file
@@ -274,7 +274,7 @@ def _describe_launches(start: Start) -> tuple[Note, ...]:
 
     if start.kind != "file" or posixpath.basename(start.program) not in _SHELLS:
         return ()
-    for launch in LaunchLines().find(read_input(start.name).text, start.name):
+    for launch in LaunchLines().find(read_script(Path(start.name))[0], start.name):
         what = f"{printable(start.name)}:{launch.line} starts ranks by itself ({printable(launch.name)})"
         text = f"{what}, and is started once for each rank, with --per-host once a host; the command in its place:"
         return (Note("launch-line", advise("migrate", start.name, text=text)),)
