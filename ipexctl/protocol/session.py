@@ -69,8 +69,11 @@ class Inspection(NamedTuple):
     unreachable: List[str] = []  # host:port of indexes that this host cannot reach
 
 
-# Who holds the lock of an environment, as its file says; since when, in seconds since the epoch.
-LockOwner = NamedTuple("LockOwner", [("user", str), ("host", str), ("pid", int), ("since", float)])
+# Who holds the lock of an environment, as its file says; since when, in seconds since the epoch; the machine whose
+# process id this is, since its start; the process id of the session on the host.
+LockOwner = NamedTuple(
+    "LockOwner", [("user", str), ("host", str), ("pid", int), ("since", float), ("machine", str), ("session", int)]
+)
 # Bytes that a build needs, and those that are free, at a path.
 Shortage = NamedTuple("Shortage", [("need", int), ("free", int), ("at", str)])
 # Directories in which this account can make environments, and the bytes free there.

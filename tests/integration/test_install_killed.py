@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,6 @@ from ipexctl.model.events import Event
 from ipexctl.model.hosts import Inventory
 from tests import wheels
 from tests.cluster import Cluster, Process
-from tests.integration.test_install import Played
 from tests.integration.test_install_hosts import VENV, Site
 from tests.integration.test_install_hosts import site as site
 from tests.tables import read_table
@@ -40,6 +39,7 @@ EITHER = "either"  # the switch has begun: old or new, each of them complete
 POINTS = read_table("install_killed/points")
 
 WHOM = ["controller", "installer", "both"]
+UNHEARD = "a controller that is cut off"
 OTHERS = [wheels.impi(), wheels.numpy()]
 DOOMED = """
 import json, sys, threading, time
@@ -83,10 +83,12 @@ def struck(site: Site, index: Index, version: str, point: tuple[str, str, float]
         assert child.stdin
         assert child.stdout
         assert child.stdout.readline() == "here\n", f"{point} never came"
-        if whom != "controller":  # first: without a controller it would not start any more
+        if whom in ("installer", "both"):  # first: without a controller it would not start any more
             assert _kill_installer(site.cluster), f"{point}: no installer on node0"
-        if whom != "installer":
-            child.kill()
+        with site.cluster.cut() if whom == UNHEARD else nullcontext():
+            if whom != "installer":
+                child.kill()
+            time.sleep(7 if whom == UNHEARD else 0)  # the hosts hear of it 6 s after the cable is back
         try:
             child.communicate("\n", timeout=60)
         except BrokenPipeError:
@@ -114,16 +116,6 @@ def works(cluster: Cluster, host: str) -> str:
     return output.stdout.strip() or output.stderr
 
 
-def healed(site: Site, index: Index, version: str) -> Played:
-    """A host needs a moment to notice that a killed controller is gone; nothing else is done."""
-    for _ in range(600):
-        played = site.play(index, torch=version)
-        if played.exit != Exit.BUSY:
-            break
-        time.sleep(0.1)
-    return played
-
-
 @pytest.mark.fault("D1")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("whom", WHOM)
@@ -140,7 +132,7 @@ def test_wherever_an_install_dies_the_old_environment_works_and_the_next_install
             result = {works(site.cluster, host) for host in site.names}
             still = promise == BEFORE or (promise == CLOSE and whom != "installer")
             assert result <= ({old} if still else {old, new}), point
-            played = healed(site, index, new)
+            played = site.play(index, torch=new)
             assert played.exit == Exit.OK, (point, played.failures(), played.refusal)
             assert {works(site.cluster, host) for host in site.names} == {new}, point
             for host in site.names:
@@ -165,6 +157,13 @@ def test_what_a_death_after_the_switch_left_is_reported_and_taken_away_by_the_sa
         assert site.left("node0") == [again.answer["id"]]
         assert again.ended("tidy") == ["node0"]
         assert again.ended("verify") == []
+
+
+def test_the_lock_of_a_controller_whose_end_the_hosts_have_not_heard_of_is_taken_over(site: Site) -> None:
+    with serving(Index([wheels.torch(), *OTHERS])) as index:
+        assert struck(site, index, "2.8.0", ("StepEnded", "lock", 0.0), UNHEARD) == -signal.SIGKILL
+        played = site.play(index)
+        assert (played.exit, len(played.answer["changed"])) == (Exit.OK, 2), played.failures()
 
 
 def free_of_installers(cluster: Cluster) -> None:

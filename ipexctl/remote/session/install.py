@@ -160,9 +160,11 @@ class InstallSession(relay.FileRelay):
 
     # -- lock
 
-    def lock(self, owner: Dict[str, Any]) -> None:
-        """Takes the lock for ``owner``. Raises `SessionError` ("busy") with the holder."""
+    def lock(self, owner: Dict[str, Any], ended: Optional[Dict[str, Any]] = None) -> None:
+        """Takes the lock for ``owner``. Raises `SessionError` ("busy") with the holder. ``ended`` is one whose
+        controller has ended, which its session here may not have heard of: that is ended and waited for."""
         path = os.path.join(self.base, "lock")
+        limit = time.monotonic() + LINGER_SECONDS + 5.0
         while True:
             make_store(self.base)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
@@ -181,6 +183,10 @@ class InstallSession(relay.FileRelay):
                 except ValueError:
                     holder = {}
                 os.close(handle)
+                if holder and holder == ended and time.monotonic() < limit:
+                    end_holder(holder["session"], path)
+                    time.sleep(0.2)
+                    continue
                 raise SessionError("busy", "another install holds this environment", holder=holder) from error
             with suppress(OSError):  # an uninstall took it away between our two steps
                 if os.path.samestat(os.fstat(handle), os.stat(path)):
@@ -188,7 +194,7 @@ class InstallSession(relay.FileRelay):
             os.close(handle)
         self.lock_file = handle
         os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps(owner).encode(), 0)
+        os.pwrite(handle, json.dumps(dict(owner, session=os.getpid())).encode(), 0)
 
     def leave_token(self, name: str) -> None:
         make_store(self.base)
@@ -567,6 +573,13 @@ def list_packages(environment: str) -> Dict[str, str]:
             if name.endswith(".dist-info") and package:
                 versions[package] = version
     return versions
+
+
+def end_holder(pid: int, lock: str) -> None:
+    """Ends the session that has this lock open; with a shared file system it may be another host's."""
+    with suppress(OSError):
+        if any(os.path.samefile(file, lock) for file in glob.glob("/proc/%d/fd/*" % pid)):
+            os.kill(pid, signal.SIGTERM)
 
 
 def list_environments(base: str) -> List[str]:

@@ -249,7 +249,7 @@ def lock_environments(job: InstallJob, leaders: Sequence[str]) -> Workflow[set[s
     hosts where incomplete environments were removed; None if the install cannot go on."""
     order = sorted(leaders)
     for names in (order[:1], order[1:]):
-        yield from job.request(names, "lock", "lock", protocol.Nothing, lambda _: {"owner": job.owner})
+        yield from job.run(names, "lock", lambda link, _: job.take_lock(link.host.name))
         if job.failed.keys() & set(names) and not job.task.partial:
             return None
     alive = [name for name in leaders if name not in job.failed]

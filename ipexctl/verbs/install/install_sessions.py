@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from getpass import getuser
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ipexctl.act.packages.resolve import Tool, read_uv_errors, strip_error_prefix
 from ipexctl.act.packages.sources import Sources
 from ipexctl.act.sessions import RemoteError
+from ipexctl.decide.facts.probe_output import hash_text
 from ipexctl.decide.planning.install import Plan
 from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.events import Event, PhaseStarted
@@ -65,7 +67,7 @@ class InstallJob(InstallSessions):
     @property
     def owner(self) -> dict[str, object]:
         """Who holds the locks, as other installs are told."""
-        return LockOwner(getuser(), socket.gethostname(), os.getpid(), self.since)._asdict()
+        return LockOwner(getuser(), socket.gethostname(), os.getpid(), self.since, _hash_machine(), 0)._asdict()
 
     def start_phase(self, title: str) -> Iterator[Event]:
         if title in self.phases:
@@ -76,8 +78,20 @@ class InstallJob(InstallSessions):
         `LinkError`, `RemoteError`."""
         self.sessions[link.host.name].close()
         self.open(link, self.stack.interpreters[link.host.name])
-        self.call(link.host.name, "lock", Nothing, owner=self.owner)
+        self.take_lock(link.host.name)
         self.call(link.host.name, "clean", Cleaned)
+
+    def take_lock(self, host: str) -> Nothing:
+        """Locks the environment of a host; in place of a controller that has ended, of which its host may hear minutes
+        later. Raises `LinkError`, `RemoteError`."""
+        try:
+            return self.call(host, "lock", Nothing, owner=self.owner)
+        except RemoteError as error:
+            holder = error.more.get("holder")
+            owner = _read_details(LockOwner, holder) if error.code == "busy" else None
+            if not owner or not _has_ended(owner):
+                raise
+        return self.call(host, "lock", Nothing, owner=self.owner, ended=holder)
 
 
 class PlannedInstall(NamedTuple):
@@ -124,6 +138,21 @@ def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
             what = f"{error.what}: {words[:400]}"
         hint = advise("install", "--wheels-from", "controller") if error.code == "index" else None
     return Failure(host, kind, printable(what, 600), hint, error.code)
+
+
+def _has_ended(owner: LockOwner) -> bool:
+    """Returns whether it is certain that this controller, or its earlier session, is there no more."""
+    is_here = owner.machine == _hash_machine() != ""
+    return is_here and (owner.pid == os.getpid() or not Path(f"/proc/{owner.pid}").exists())
+
+
+def _hash_machine() -> str:
+    """Names the machine whose process ids these are, since its start; "" where the kernel does not tell."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        return hash_text(boot + str(Path("/proc/self/ns/pid").readlink()))
+    except OSError:
+        return ""
 
 
 def _read_details(kind: type[T], details: object) -> T | None:

@@ -26,6 +26,7 @@ from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.hosts import Host, Inventory, LinkError
 from ipexctl.protocol import http_bounds
+from ipexctl.protocol.codec import decode
 from ipexctl.protocol.paths import PART
 from ipexctl.protocol.session import Cleaned, Fetched, Inspection, Nothing, Offer, Present, Removed, SessionError, Used
 from ipexctl.remote.agent import guard_start
@@ -116,15 +117,22 @@ def test_a_session_without_an_environment_ends_with_its_input(request_line: byte
 
 def test_the_lock_is_given_back_when_the_input_ends(tmp_path: Path) -> None:
     venv = str(tmp_path / "env")
-    owner = {"user": "me", "host": "here", "pid": 1, "since": 0}
+    owner = {"user": "me", "host": "here", "pid": 1, "since": 0.0, "machine": "", "session": 0}
     first, second = start(PROGRAM), start(PROGRAM)
     first.call("lock", Nothing, venv=venv, owner=owner)
     with pytest.raises(RemoteError) as caught:
         second.call("lock", Nothing, venv=venv, owner={})
-    assert (caught.value.code, caught.value.more["holder"]) == ("busy", owner)
-    first.end()
-    second.call("lock", Nothing, venv=venv, owner=owner)
+    holder = decode(dict[str, Any], caught.value.more["holder"])
+    assert (caught.value.code, {**holder, "session": 0}) == ("busy", owner)
+    with pytest.raises(RemoteError, match="another install"):  # another one has ended than the one that holds it
+        second.call("lock", Nothing, venv=venv, owner=owner, ended={**holder, "since": 1.0})
+    second.call("lock", Nothing, venv=venv, owner=owner, ended=holder)
+    with pytest.raises(LinkError):
+        first.call("find_used", Used, venv=venv)
     second.end()
+    third = start(PROGRAM)
+    third.call("lock", Nothing, venv=venv, owner=owner)
+    third.end()
 
 
 def test_a_store_that_others_can_write_or_a_planted_link_is_refused(tmp_path: Path) -> None:
