@@ -3,9 +3,11 @@
 import functools
 import hashlib
 import os
+import re
 import subprocess
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -98,11 +100,21 @@ def compile_project_ignore(root: Path, exclude: Iterable[str]) -> Ignored:
     """Returns the test of what of a tree is left out: by ``exclude``, its .ipexctlignore and its .gitignore files."""
 
     def read_gitignore(directory: str) -> str:
-        text = _read_text(root / directory / ".gitignore")
+        text = "\n".join([*_list_environments(root / directory), _read_text(root / directory / ".gitignore")])
         return text if directory else f"{_read_text(root / '.git/info/exclude')}\n{text}"
 
     patterns = [*_read_text(root / _OWN_IGNORE).split("\n"), *chain.from_iterable(map(_take_in_files, exclude))]
     return compile_tree_ignore(patterns, read_gitignore, _list_tracked(root))
+
+
+def _list_environments(directory: Path) -> list[str]:
+    """Returns patterns of the virtual environments of a directory, of links to them, and of what lies beside ours."""
+    names = []
+    with suppress(OSError), os.scandir(directory) as items:
+        for item in items:
+            if item.is_dir() and any(os.path.lexists(f"{item.path}/{mark}") for mark in ("pyvenv.cfg", "conda-meta")):
+                names += [item.name, *([f"{item.name}.d"] if item.is_symlink() else [])]
+    return ["/" + re.sub(r"[*?\\\[\s]", "?", name) for name in names]
 
 
 def _take_in_files(pattern: str) -> tuple[str, ...]:

@@ -123,6 +123,19 @@ def test_what_the_user_says_decides_before_git(root: Path) -> None:
     assert not compile_project_ignore(root, [])("scripts/train.py", False)
 
 
+def test_virtual_environments_of_any_name_are_left_out_unless_taken_back_in(tmp_path: Path) -> None:
+    for name in ("env/pyvenv.cfg", "sub/my env[1]/pyvenv.cfg", "conda/conda-meta/history", "ours.d/torch/pyvenv.cfg"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    (tmp_path / "ours").symlink_to(tmp_path / "ours.d/torch")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    paths = ["env", "sub", "sub/my env[1]", "conda", "ours", "ours.d", "link", "env/x"]
+    ignored = compile_project_ignore(tmp_path, [])
+    left_out = [path for path in paths if ignored(path, (tmp_path / path).is_dir())]
+    assert left_out == ["env", "sub/my env[1]", "conda", "ours", "ours.d"]
+    assert not compile_project_ignore(tmp_path, ["!env"])("env", True)
+
+
 def test_what_git_tracks_is_sent_although_its_patterns_match_it(tmp_path: Path) -> None:
     (tmp_path / "pkg/data/more").mkdir(parents=True)
     for name in ("pkg/data/input.txt", "pkg/data/huge.bin", "pkg/data/more/x", "pkg/x.log", "pkg/y.log"):
