@@ -45,12 +45,13 @@ def find_unhealthy_envs(facts: HostFacts) -> list[Failure]:
             away = "on it, move away what others may have put there (mv DIRECTORY.d DIRECTORY.d.untrusted), then:"
             hint = Hint((repair.hint if repair else format_install_command(fact)).words, away)
             failures.append(Failure(host, Kind.STEP, what, hint, "untrusted"))
-        elif env is None or not env.exists or env.marker is None:
-            where = f" at {env.venv}" if env and env.venv else ""
-            made = "an environment that ipexctl did not make"
-            if env is None or not env.exists:
-                made = "no environment"
-            add_failure(host, f"{made}{where}", "no-env")
+        elif env is None or not env.exists:
+            add_failure(host, "no environment" + (f" at {env.venv}" if env and env.venv else ""), "no-env")
+        elif env.marker is None:
+            text = f"make one for its mpirun, with which --program {printable(env.venv, 300)}/bin/python SCRIPT runs:"
+            what = f"an environment that ipexctl did not make at {env.venv}"
+            hint = advise("install", "--venv", posixpath.join(fact.home or "", DEFAULT_VENV), text=text)
+            failures.append(Failure(host, Kind.STEP, what, hint, "no-env"))
         elif changes := describe_drift(env.marker.packages, env.packages):
             add_failure(host, f"the environment was changed: {join_names(changes, 3)}", "drift")
         else:

@@ -28,7 +28,10 @@ def test_environments_of_others_changed_or_mixed_are_reported_host_by_host() -> 
         "changed": has(whole, torch="2.7.0"),
         "mixed": has(replace(whole, id="torch2.8.0-2"), torch="2.8.0"),
     }
-    assert [(one.host, one.code, one.what) for one in find_unhealthy_envs(facts)] == [
+    failures = find_unhealthy_envs(facts)
+    assert "--program /e/bin/python" in str(failures[0].hint)
+    assert str(failures[0].hint).endswith("ipexctl install --venv /home/u/.local/share/ipexctl/env")
+    assert [(one.host, one.code, one.what) for one in failures] == [
         ("foreign", "no-env", "an environment that ipexctl did not make at /e"),
         ("changed", "drift", "the environment was changed: torch is 2.7.0, not 2.8.0"),
         ("mixed", "mixed", "its environment is torch2.8.0-2, that of head is torch2.8.0-1"),
