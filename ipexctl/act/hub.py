@@ -121,14 +121,25 @@ def _import_hub() -> Any:
 
 def _make_client(hub: Any) -> Any:
     client = hub.utils._http.default_client_factory()
-    client.event_hooks["response"].append(_leave_redirect)
+    client.event_hooks["response"].append(_bound_answer)
     return client
 
 
-def _leave_redirect(response: Any) -> None:
-    """What comes with a redirect is read whole before it is followed, and may have no end."""
+def _bound_answer(response: Any) -> None:
+    """What is no file is read whole and unpacked: an error, an address. A redirect is, too, before it is followed."""
     if response.has_redirect_location and response.request.method != "HEAD":
         response.read = response.close
+    unpack = response.iter_bytes
+
+    def iterate(chunk_size: int | None = None) -> Iterator[bytes]:
+        size = 0
+        for piece in unpack(chunk_size):
+            size += len(piece)
+            if chunk_size is None and size > _ANSWER_LIMIT:
+                raise ValueError(f"the hub's answer has more than {_ANSWER_LIMIT >> 20} MiB")
+            yield piece
+
+    response.iter_bytes = iterate
 
 
 @contextmanager

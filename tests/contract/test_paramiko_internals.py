@@ -4,10 +4,11 @@ import getpass
 import os
 import re
 import socket
+import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -150,6 +151,53 @@ def test_a_socket_without_an_agent_is_an_error_with_its_reason(tmp_path: Path) -
         listener.bind(str(tmp_path / "mute"))
     with pytest.raises(ConnectionRefusedError):
         SharedAgent(str(tmp_path / "mute"))
+
+
+def _drip(conn: socket.socket) -> None:
+    conn.sendall(struct.pack(">I", 1000))
+    for _ in range(200):
+        conn.sendall(b"\x0c")
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "why"),
+    [
+        (lambda conn: conn.recv(1), TimeoutError, "no answer within"),
+        (_drip, TimeoutError, "no answer within"),
+        (lambda conn: conn.sendall(b"\xff\xff\xff\xf0" + bytes(1 << 20)), paramiko.SSHException, "4294967280 bytes"),
+        (lambda conn: conn.sendall(struct.pack(">IBI", 5, 12, 0xFFFFFFFF)), paramiko.SSHException, "2048 keys"),
+    ],
+    ids=["silent", "a byte now and then", "4 GiB", "4 G keys"],
+)
+def test_an_agent_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[[socket.socket], object], error: Any, why: str
+) -> None:
+    """It was waited for without an end, by Ctrl-C too, and 2^32 keys took all memory."""
+    monkeypatch.setattr("ipexctl.act.ssh.paramiko_internals._AGENT_TIMEOUT", 1.0)
+
+    def serve() -> None:
+        conn, _ = listener.accept()
+        with conn, suppress(OSError):
+            conn.recv(1000)
+            answer(conn)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "agent"))
+        listener.listen()
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(error, match=why):
+            SharedAgent(str(tmp_path / "agent"))
+
+
+def test_an_agent_that_takes_nobody_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ipexctl.act.ssh.paramiko_internals._AGENT_TIMEOUT", 1.0)
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.bind(str(tmp_path / "agent"))
+        listener.listen(0)
+        first.connect(str(tmp_path / "agent"))
+        with pytest.raises(TimeoutError, match="no answer within"):
+            SharedAgent(str(tmp_path / "agent"))
 
 
 def test_what_a_server_tells_the_user_of_a_login_is_kept(tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ from ipexctl.store.private_files import make_private_directories
 # What SSH reads for another purpose below ~/.ssh: with a host named `restrict`, a key is a line of authorized_keys.
 _OTHER_FILES_OF_SSH = ("authorized_keys", "authorized_keys2", "config", "environment", "rc")
 _SIZE_LIMIT = 64 << 20  # bytes of a file of host keys
+_NAME_LIMIT = 1_000_000  # names in some of them
+_PATTERN_LIMIT, _PATTERN_LENGTH = 10_000, 1000  # patterns in them, each of which costs time; characters of one
+_PROBLEM_LIMIT = 20  # lines that are named of a file
 
 KeyState = Literal["ok", "unknown", "changed", "revoked", "certificate"]
 CONTRADICTIONS = ("changed", "revoked")  # of a file's lines to a key that another file allows
@@ -110,6 +113,7 @@ class KnownHosts:
         self._plain: dict[str, list[KnownHost]] = defaultdict(list)
         self._patterns: list[tuple[tuple[str, ...], KnownHost]] = []
         self._hashed: list[tuple[bytes, bytes, KnownHost]] = []
+        self._names = self._pattern_count = 0
         self._lock = threading.Lock()
         for path in self.files:
             try:
@@ -120,15 +124,20 @@ class KnownHosts:
             except OSError as error:
                 self.problems.append(f"{path}: {error.strerror}")
                 continue
+            bad = 0
             for number, line in enumerate(lines, 1):
-                if why := self._add_line(str(path), number, line.decode("utf-8", "replace").strip()):
-                    self.problems.append(f"{path}:{number}: {why}")
+                if why := self._add_line(str(path), number, line):
+                    bad += 1
+                    if bad <= _PROBLEM_LIMIT:
+                        self.problems.append(f"{path}:{number}: {why}")
+            if bad > _PROBLEM_LIMIT:
+                self.problems.append(f"{path}: {bad - _PROBLEM_LIMIT} lines more")
 
-    def _add_line(self, file: str, number: int, line: str) -> str:
+    def _add_line(self, file: str, number: int, data: bytes) -> str:
         """Adds a line; returns what is wrong with it, or ""."""
-        if not line or line.startswith("#"):
+        words = data.decode("utf-8", "replace").split(maxsplit=4)
+        if not words or words[0].startswith("#"):
             return ""
-        words = line.split()
         marker = words.pop(0) if words[0].startswith("@") else ""
         if marker not in ("", "@revoked", "@cert-authority"):
             return f"unknown marker {marker[:40]!r}"
@@ -142,6 +151,10 @@ class KnownHosts:
         head = len(kind).to_bytes(4, "big") + kind.encode()
         if not re.fullmatch(r"[a-zA-Z0-9@.-]+", kind) or not blob.startswith(head) or len(blob) <= len(head) + 4:
             return f"not a key of type {kind[:40]!r}"
+        count = hosts.count(",") + 1
+        self._names += count
+        if self._names > _NAME_LIMIT:
+            return f"more than {_NAME_LIMIT:,} names"
         entry = KnownHost(file, number, marker, kind, blob)
         if hosts.startswith("|"):
             try:
@@ -152,6 +165,9 @@ class KnownHosts:
             return ""
         names = tuple(name.lower() for name in hosts.split(",") if name)
         if any("*" in name or "?" in name or name.startswith("!") for name in names):
+            self._pattern_count += count
+            if self._pattern_count > _PATTERN_LIMIT or max(map(len, names)) > _PATTERN_LENGTH:
+                return f"more than {_PATTERN_LIMIT:,} patterns, or {_PATTERN_LENGTH:,} characters in one"
             self._patterns.append((names, entry))
         else:
             for name in names:

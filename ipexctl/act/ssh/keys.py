@@ -24,6 +24,7 @@ from ipexctl.model.json_values import Record
 _MAGIC = b"openssh-key-v1\0"
 _OPENSSH_KEY = re.compile(rb"-----BEGIN OPENSSH PRIVATE KEY-----([A-Za-z0-9+/=\s]+)-----END")
 _KEY_SIZE = 1 << 16  # bytes of a file with a key
+_CLOSE_TIMEOUT = 0.5  # seconds
 _OFFERED_KEYS = 6  # keys offered to one host: sshd ends the connection after six failures
 
 
@@ -74,12 +75,16 @@ class PrivateKeys:
 
     def close(self) -> None:
         """Disconnects from agents; keys from files stay loaded, so that no passphrase is asked for twice."""
-        with self._lock:
+        if not self._lock.acquire(timeout=_CLOSE_TIMEOUT):  # held by a question, or until an agent answers
+            return
+        try:
             for agent in self._agents.values():
                 if isinstance(agent, SharedAgent):
                     agent.close()
             self._agents, self._files = {}, {}
             self._loaded = {path: key for path, key in self._loaded.items() if isinstance(key, Key)}
+        finally:
+            self._lock.release()
 
     def _list_candidates(self, settings: Settings) -> Iterator[Key | UnusableKey]:
         path = os.environ.get("SSH_AUTH_SOCK", "") if settings.agent is None else settings.agent

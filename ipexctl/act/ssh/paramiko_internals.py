@@ -24,18 +24,20 @@ Paramiko below the next major release, and `make fast-lowest` runs the tests wit
 - ``socket._closed``: the transport's thread reads it of its socket before it ends.
 - ``AgentSSH._connect``: the public `Agent` knows no socket but that of the environment, and hides why it has no agent.
 - ``AgentSSH._send_message``: requests of several threads would be mixed on the agent's one connection.
+- ``AgentSSH._read_all``, ``_conn``: Paramiko waits for an agent without a limit, and takes 4 GiB and 4 G keys of it.
 - ``Channel.in_buffer``, ``in_stderr_buffer``: the public API cannot wait for both outputs at once. Paramiko takes more
   than the window allows, whether anybody reads it or not."""
 
 import signal
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Container, Mapping
 from typing import Any, ClassVar
 
 import paramiko
-from paramiko.agent import AgentSSH
+from paramiko.agent import SSH2_AGENT_IDENTITIES_ANSWER, AgentSSH
 from paramiko.common import (
     MSG_CHANNEL_DATA,
     MSG_CHANNEL_EXTENDED_DATA,
@@ -51,6 +53,8 @@ _PACKET_LIMIT = 1 << 16  # bytes; 35,000 must do (RFC 4253, 6.1), and of a numbe
 _EXTENSION_LIMIT = 64  # that a host tells of
 _GROUP_LIMIT = 4096  # bits of a group of the host's choice
 _SLOW_EXCHANGES = 16  # of keys, in such a group or a fixed one; and one more each second
+_AGENT_TIMEOUT = 5.0  # seconds in which an agent lists its keys
+_AGENT_KEYS, _AGENT_ANSWER = 2048, 1 << 18  # keys, and bytes, as OpenSSH takes them
 _CHANNEL_HANDLERS: dict[int, Callable[[paramiko.Channel, Message], None]]
 _CHANNEL_HANDLERS = paramiko.Transport._channel_handler_table  # type: ignore[attr-defined]
 
@@ -212,22 +216,47 @@ class OutputEvent(threading.Event):
 
 class SharedAgent(AgentSSH):
     """A connection to the SSH agent behind a socket, which several threads may use. Raises `OSError` where none answers
-    there, `SSHException` for another program."""
+    there in time, `SSHException` for another program. Signing may take longer: some agents ask their user."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
         self._request_lock = threading.Lock()
+        self._deadline: float | None = time.monotonic() + _AGENT_TIMEOUT
         conn = socket.socket(socket.AF_UNIX)
+        # Of connecting to one that takes nobody: with a timeout of its own, the socket would not wait for a busy one.
+        conn.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(_AGENT_TIMEOUT), 0))
         try:
             conn.connect(path)
             self._connect(conn)  # type: ignore[attr-defined]
-        except BaseException:
+        except BaseException as error:
             conn.close()
+            if isinstance(error, (TimeoutError, BlockingIOError)):
+                raise TimeoutError(f"no answer within {_AGENT_TIMEOUT:g} s") from None
             raise
+        self._deadline = None
 
     def close(self) -> None:
         self._close()  # type: ignore[attr-defined]
 
     def _send_message(self, msg: Message) -> tuple[int, Message]:
         with self._request_lock:
-            return super()._send_message(msg)  # type: ignore[misc,no-any-return]
+            kind, answer = super()._send_message(msg)  # type: ignore[misc]
+        if kind == SSH2_AGENT_IDENTITIES_ANSWER and answer.get_int() > _AGENT_KEYS:
+            raise paramiko.SSHException(f"it has more than {_AGENT_KEYS} keys")
+        answer.packet.seek(1)
+        return kind, answer
+
+    def _read_all(self, wanted: int) -> bytes:
+        data = b""
+        if wanted > _AGENT_ANSWER:
+            raise paramiko.SSHException(f"an answer of {wanted} bytes")
+        while len(data) < wanted:
+            left = self._deadline - time.monotonic() if self._deadline else None
+            if left is not None and left <= 0:
+                raise TimeoutError
+            self._conn.settimeout(left)  # type: ignore[attr-defined]
+            piece = self._conn.recv(wanted - len(data))  # type: ignore[attr-defined]
+            if not piece:
+                raise paramiko.SSHException("lost ssh-agent")
+            data += piece
+        return data

@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -233,6 +234,26 @@ def test_a_damaged_key_is_no_error_of_ours(tmp_path: Path, halves: tuple[bytes, 
     (found,) = PrivateKeys(None).select_keys(SSHSettings(None).find_settings(Host("n", "n", key=str(key))))
     assert isinstance(found, UnusableKey)
     assert found.why.startswith(f"key {key} cannot be read: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "problems"),
+    [
+        (b"x\n" * 100_000, 21), (b"".join(b"*%x* x AAAAAXgxMjM0NQ==\n" % n for n in range(30_000)), 21),
+        (b"," * 1_000_000 + b" x AAAAAXgxMjM0NQ==\n", 1), (b"*a" * 200_000 + b"b x AAAAAXgxMjM0NQ==\n", 1),
+    ],
+    ids=["bad lines", "patterns", "names", "stars"],
+)  # fmt: skip
+def test_a_known_hosts_file_has_a_bound(tmp_path: Path, line: bytes, problems: int) -> None:
+    """64 MiB of them took 4 GiB, and 30 million lines of the screen, or minutes for each host."""
+    path = tmp_path / "known_hosts"
+    path.write_bytes(line)
+    path.chmod(0o600)
+    known = KnownHosts([path])
+    assert len(known.problems) == problems
+    began = time.process_time()
+    known.judge_key("a" * 64, b"other", also="a")
+    assert time.process_time() - began < 3
 
 
 def test_fingerprints_and_lines_are_written_as_openssh_writes_them() -> None:

@@ -1,5 +1,6 @@
 """What a hub says and sends, and a directory that another library fills while it is measured."""
 
+import gzip
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
@@ -91,6 +92,26 @@ def test_a_redirect_without_an_end_is_followed_and_takes_no_memory(hub: Hub, tmp
     download_files(HubReference("org/tiny"), snapshot, ["model.bin"], tmp_path)
     assert (tmp_path / "model.bin").stat().st_size == 1000
     assert hub.sent < 100 << 20
+
+
+def test_an_error_in_place_of_a_file_is_unpacked_within_a_bound(hub: Hub, tmp_path: Path) -> None:
+    """7 KB took 9 GiB: packed twice."""
+    snapshot = describe_snapshot(HubReference("org/tiny"))
+    body = gzip.compress(gzip.compress(bytes(1 << 28)))
+
+    def refuse(handler: BaseHTTPRequestHandler) -> bool:
+        if handler.command == "GET":
+            handler.send_response(500)
+            for name, value in (("Content-Encoding", "gzip, gzip"), ("Content-Length", str(len(body)))):
+                handler.send_header(name, value)
+            handler.end_headers()
+            handler.wfile.write(body)
+        return handler.command == "GET"
+
+    hub.misbehave = refuse
+    with pytest.raises(UsageError) as refused:
+        download_files(HubReference("org/tiny"), snapshot, ["model.bin"], tmp_path)
+    assert refused.value.reasons == ("the hub's answer has more than 64 MiB",)
 
 
 def test_no_hub_is_asked_which_variables_of_the_user_to_look_for(
