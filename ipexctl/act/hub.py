@@ -121,8 +121,20 @@ def _import_hub() -> Any:
 
 def _make_client(hub: Any) -> Any:
     client = hub.utils._http.default_client_factory()
-    client.event_hooks["response"].append(_bound_answer)
+    client.event_hooks["response"] += [partial(_check_headers, hub), _bound_answer]
     return client
+
+
+def _check_headers(hub: Any, response: Any) -> None:
+    """An ETag becomes a part of a file's name. The token goes to the address by which a file of Xet is had: without
+    one of this hub, the file is had as others are."""
+    headers = response.headers
+    if any("/" in headers.get(name, "").removeprefix("W/") for name in ("ETag", "X-Linked-ETag")):
+        raise ValueError("the hub's answer is malformed: an ETag with a slash")
+    route = response.links.get("xet-auth", {}).get("url") or headers.get("X-Xet-Refresh-Route", "")
+    own = (hub.constants.ENDPOINT, hub.constants.HUGGINGFACE_CO_URL_HOME)
+    if not route.startswith(tuple(f"{address.rstrip('/')}/" for address in own)):
+        headers.pop("X-Xet-Hash", None)
 
 
 def _bound_answer(response: Any) -> None:

@@ -83,7 +83,8 @@ def find_snapshot(reference: HubReference, exclude: Sequence[str], cache: Path) 
 
     def is_left_out(name: str) -> bool:
         parts = name.split("/")
-        return any(excluded("/".join(parts[:end]), end < len(parts)) for end in range(1, len(parts) + 1))
+        ends = range(1, len(parts) + 1)
+        return parts[0] == _OWN or any(excluded("/".join(parts[:end]), end < len(parts)) for end in ends)
 
     names = tuple(name for name in sorted(snapshot.files) if not is_left_out(name))
     return StagedSnapshot(reference, snapshot, cache / "hub" / reference.folder, names, excluded)

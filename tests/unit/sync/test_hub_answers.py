@@ -15,6 +15,7 @@ from ipexctl.act.hub import _is_plain, describe_snapshot, download_files
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.hub import HubReference
 from ipexctl.store.private_files import measure_tree
+from ipexctl.verbs.files.hub import find_snapshot
 from tests.hub import Hub
 
 COMMIT = "a" * 40
@@ -112,6 +113,55 @@ def test_an_error_in_place_of_a_file_is_unpacked_within_a_bound(hub: Hub, tmp_pa
     with pytest.raises(UsageError) as refused:
         download_files(HubReference("org/tiny"), snapshot, ["model.bin"], tmp_path)
     assert refused.value.reasons == ("the hub's answer has more than 64 MiB",)
+
+
+def test_notes_of_downloads_are_none_of_the_hubs_files(hub: Hub, tmp_path: Path) -> None:
+    """What huggingface_hub reads there of a file counts in place of the hub's headers, and nothing of it is sent on."""
+    hub.commits[COMMIT][".cache/huggingface/trees/x.json"] = b"{}"  # type: ignore[index]
+    assert find_snapshot(HubReference("org/tiny"), (), tmp_path).names == ("model.bin",)
+
+
+def test_an_etag_names_no_file_elsewhere(hub: Hub, tmp_path: Path) -> None:
+    """It becomes a part of a name below a directory that another file of the hub makes."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> bool:
+        handler.send_response(200)
+        headers = {"X-Repo-Commit": COMMIT, "ETag": '"x/../../../../../evil"', "Content-Length": "1000"}
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        return True
+
+    snapshot = describe_snapshot(HubReference("org/tiny"))
+    hub.misbehave = answer
+    with pytest.raises(UsageError) as refused:
+        download_files(HubReference("org/tiny"), snapshot, ["model.bin"], tmp_path / "cache")
+    assert refused.value.reasons == ("the hub's answer is malformed: an ETag with a slash",)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_token_goes_to_no_address_that_the_hub_names_elsewhere(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    snapshot, asked, other = describe_snapshot(HubReference("org/tiny")), [], Hub("org/other", {}, {})
+
+    def answer(handler: BaseHTTPRequestHandler) -> bool:
+        asked.append(handler.path)
+        if handler.command == "HEAD":
+            handler.send_response(200)
+            link = f'<{hub.url if own else other.url}/auth>; rel="xet-auth"'
+            headers = {"X-Repo-Commit": COMMIT, "ETag": '"x"', "Content-Length": "1000"}
+            for name, value in {**headers, "X-Xet-Hash": "f" * 64, "Link": link}.items():
+                handler.send_header(name, value)
+            handler.end_headers()
+        return handler.command == "HEAD"
+
+    hub.misbehave = other.misbehave = answer
+    with other.serve(nullcontext()), suppress(UsageError):
+        download_files(HubReference("org/tiny"), snapshot, ["model.bin"], tmp_path)
+    assert ("/auth" in asked) is own
+    assert (tmp_path / "model.bin").is_file() is not own
 
 
 def test_no_hub_is_asked_which_variables_of_the_user_to_look_for(
