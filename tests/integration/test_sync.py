@@ -223,7 +223,9 @@ def test_a_link_that_leaves_through_a_directory_link_is_found(source: Path, tmp_
     (source / "my data").symlink_to(tmp_path)
     with pytest.raises(UsageError, match="links that leave it") as caught:
         carried(Sync(source=str(source)), local("n1"), FakeOpener({}))
-    assert caught.value.hint == "leave them out: --exclude c --exclude 'my data'"
+    assert caught.value.hint == (
+        "leave them out (sync c copies what it leads to, if scripts need that): --exclude c --exclude 'my data'"
+    )
 
 
 @pytest.mark.fault("E4")

@@ -83,10 +83,12 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> FileTree:
         reasons = [printable(path) + why for path, why in faults.items()]
         more = [f"and {len(reasons) - _SHOWN_PATHS} more"] if len(reasons) > _SHOWN_PATHS else []
         options = " ".join(f"--exclude {shlex.quote(path)}" for path in list(faults)[:_SHOWN_PATHS])
+        data = next((path for path in faults if (root / path).is_symlink() and (root / path).is_dir()), None)
+        needed = f" (sync {shlex.quote(data)} copies what it leads to, if scripts need that)" if data else ""
         raise UsageError(
             f"{printable(str(root), 200)} has links that leave it, or files that cannot be read",
             reasons=[*reasons[:_SHOWN_PATHS], *more],
-            hint=f"leave them out: {printable(options, 2000)}",
+            hint=printable(f"leave them out{needed}: {options}", 2000),
         )
     return FileTree(root, f"{socket.gethostname()}:{top}", tuple(entries), tuple(skipped))
 

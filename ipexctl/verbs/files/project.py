@@ -53,7 +53,7 @@ def find_project(source: str | Path, root: str | None, exclude: Iterable[str] = 
     """Returns the tree of a directory or a script: that of ``root``, else of the nearest directory upwards that looks
     like a project, else the script's own; a directory without scripts below the current one is part of that. Ranks work
     in the current directory if the tree sends it, else in the script's. Raises `UsageError`."""
-    path, current = make_absolute(source), Path.cwd()
+    path, current = follow_script(source), Path.cwd()
     directory = path if path.is_dir() else path.parent
     if root is not None:
         top = make_absolute(root)
@@ -66,13 +66,16 @@ def find_project(source: str | Path, root: str | None, exclude: Iterable[str] = 
         if path != directory and is_left_out(path.resolve(), top.resolve(), ignored):
             top = directory  # as of a script in .venv: the project does not send it
         if top == directory and not _is_root(top):
-            below = path == directory and current in path.resolve().parents
+            place = path.resolve() if current in path.resolve().parents else path
+            below = path == directory and current in place.parents
             shared = is_home_or_root(current) or is_writable_by_all(current)
             if below and not shared and not any(path.glob("*.py")):  # with scripts it is what they would run in
-                return Project(current, path.resolve().relative_to(current).as_posix())
+                return Project(current, place.relative_to(current).as_posix())
             return Project(top)
     real = top.resolve()
     works = directory.resolve()
+    if not works.is_relative_to(real):  # data, by a link out of the project: it goes to the link's place
+        works = real / directory.relative_to(top)
     ignored = compile_project_ignore(top, exclude)
     if path != directory and current.is_relative_to(real) and not is_left_out(current, real, ignored):
         works = current
@@ -89,6 +92,14 @@ def make_finder(beside: Path, project: Project) -> Callable[[str], list[Module]]
         return [Module(os.path.relpath(file, project.root), of, read(file)[0]) for file, of in files]
 
     return find
+
+
+def follow_script(path: str | Path) -> Path:
+    """Returns the absolute path; of a script behind a link out of its project the one that the link leads to, whose
+    project is its own: beside that Python looks for modules, too."""
+    script = make_absolute(path)
+    real = script.resolve()
+    return script if script.is_dir() or real.is_relative_to(_find_root(script.parent).resolve()) else real
 
 
 def make_absolute(path: str | Path) -> Path:

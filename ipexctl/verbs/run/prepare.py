@@ -47,7 +47,7 @@ from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import list_flags, suggest_limit
-from ipexctl.verbs.files.project import make_finder
+from ipexctl.verbs.files.project import follow_script, make_finder
 from ipexctl.verbs.files.sync import sync
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from ipexctl.verbs.run.programs import find_local_module, find_programs
@@ -235,6 +235,7 @@ def _get_remote_name(request: RunRequest, start: Start) -> str:
     as_written = not task.sync and (task.workdir is not None or script.is_absolute())
     if as_written or not start.is_file:
         return start.name
+    script = follow_script(script)
     return os.path.relpath(script.parent.resolve() / script.name, (project.root / project.part).resolve())
 
 

@@ -75,6 +75,21 @@ def test_a_directory_below_is_part_of_what_a_run_sends(root: Path, monkeypatch: 
         assert find_project(data, None) == Project(data), "home, or a directory of everybody"
 
 
+def test_links_out_of_a_project(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those of scripts are followed, as by Python; those of data are places in the project."""
+    other = tmp_path / "other"
+    (other / "sub").mkdir(parents=True)
+    (other / "other.py").touch()
+    for name, target in (("link.py", other / "other.py"), ("code", other), ("mnt", other / "sub")):
+        (root / name).symlink_to(target)
+    monkeypatch.chdir(root)
+    for marked in (False, True):
+        (root / ".git").mkdir(exist_ok=True) if marked else None
+        assert find_project("link.py", None) == Project(other)
+        assert find_project("code/other.py", None).root.resolve() == other
+        assert find_project("mnt", None) == Project(root, "mnt", marked)
+
+
 @pytest.mark.parametrize("script", ["build/made.py", ".venv/bin/tool.py"])
 def test_a_script_that_its_project_leaves_out_goes_with_its_directory(root: Path, script: str) -> None:
     (root / ".git").mkdir()
