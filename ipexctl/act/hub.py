@@ -126,14 +126,14 @@ def _make_client(hub: Any) -> Any:
 
 
 def _check_headers(hub: Any, response: Any) -> None:
-    """An ETag becomes a part of a file's name. The token goes to the address by which a file of Xet is had: without
-    one of this hub, the file is had as others are."""
+    """An ETag becomes a part of a file's name. The token goes to the address by which a file of Xet is had, and what
+    comes then is read without a bound: from another hub than huggingface.co, the file is had as others are."""
     headers = response.headers
     if any("/" in headers.get(name, "").removeprefix("W/") for name in ("ETag", "X-Linked-ETag")):
         raise ValueError("the hub's answer is malformed: an ETag with a slash")
     route = response.links.get("xet-auth", {}).get("url") or headers.get("X-Xet-Refresh-Route", "")
-    own = (hub.constants.ENDPOINT, hub.constants.HUGGINGFACE_CO_URL_HOME)
-    if not route.startswith(tuple(f"{address.rstrip('/')}/" for address in own)):
+    home = hub.constants.HUGGINGFACE_CO_URL_HOME.rstrip("/")
+    if hub.constants.ENDPOINT.rstrip("/") != home or not route.startswith(f"{home}/"):
         headers.pop("X-Xet-Hash", None)
 
 

@@ -139,11 +139,14 @@ def test_an_etag_names_no_file_elsewhere(hub: Hub, tmp_path: Path) -> None:
     assert refused.value.reasons == ("the hub's answer is malformed: an ETag with a slash",)
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_the_token_goes_to_no_address_that_the_hub_names_elsewhere(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+@pytest.mark.parametrize(("home", "own"), [(True, True), (True, False), (False, True), (False, False)])
+def test_a_file_of_xet_is_had_by_an_address_of_huggingface_alone(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: bool, own: bool
 ) -> None:
+    """The token went to any address, and the answer of one without an end took 11 GiB."""
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    if home:
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_HOME", f"{hub.url}/")
     snapshot, asked, other = describe_snapshot(HubReference("org/tiny")), [], Hub("org/other", {}, {})
 
     def answer(handler: BaseHTTPRequestHandler) -> bool:
@@ -160,8 +163,8 @@ def test_the_token_goes_to_no_address_that_the_hub_names_elsewhere(
     hub.misbehave = other.misbehave = answer
     with other.serve(nullcontext()), suppress(UsageError):
         download_files(HubReference("org/tiny"), snapshot, ["model.bin"], tmp_path)
-    assert ("/auth" in asked) is own
-    assert (tmp_path / "model.bin").is_file() is not own
+    assert ("/auth" in asked) is (home and own)
+    assert (tmp_path / "model.bin").is_file() is not (home and own)
 
 
 def test_no_hub_is_asked_which_variables_of_the_user_to_look_for(
