@@ -222,6 +222,8 @@ def describe_exception(
         _log.debug("a path", exc_info=error)
         reason = os.strerror(error.errno).lower()
         error = UsageError(f"{printable(error.filename, 300)} cannot be used: {reason}")
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # getcwd's alone has no name
+        error = UsageError("the current directory has been removed", hint="cd ~")
     if not isinstance(error, UsageError):
         error = log.log_internal_error(error, verb)
     hide = log.masker.mask_text

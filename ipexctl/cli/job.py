@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ipexctl.act.context import Context
     from ipexctl.cli import options
     from ipexctl.loop import OutputOptions, Workflow
+    from ipexctl.model.hosts import Inventory
     from ipexctl.model.tasks import Doctor, Execute, Install, Run, Sync, Tune, Uninstall, Wheels
 
 app = typer.Typer()
@@ -137,15 +138,14 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
         if words[-2].endswith(".py"):
             reasons, words = [f"{words[-3]} took {words[-2]} as its value"], [*words[:-3], words[-2]]
         raise UsageError("run needs WHAT", reasons=reasons, hint=shlex.join(["ipexctl", *words]))
-    inventory = hosts.read_inventory()
+    others = task.module or task.program or not task.script.endswith(".py")  # whose own options may have these names
+    inventory = _read_hosts(hosts, ctx, () if others else task.args, task.script)
     if flags.emit:
         from ipexctl.decide.launch.emit import check_form
 
         check_form(task, flags.emit)
-    others = task.module or task.program or not task.script.endswith(".py")  # whose own options may have these names
-    misplaced = [] if others else _find_misplaced_options(ctx, task.args, task.script)
     unread = [_UNREAD_INPUT] if task.stdin is None and _is_given_a_file() else []
-    hosts.warnings += [*ctx.meta.get(_TRANSLATION, ()), *misplaced, *unread]
+    hosts.warnings += [*ctx.meta.get(_TRANSLATION, ()), *unread]
     return run(task, inventory, context, dry=flags.dry_run or flags.emit is not None, emit=flags.emit)
 
 
@@ -173,9 +173,23 @@ def tune(ctx: typer.Context, context: Context, hosts: HostSelection, task: Tune,
     """Find the fastest way to start a script on these hosts, by short runs of it."""
     from ipexctl.verbs.tune import tune
 
-    inventory = hosts.read_inventory()
-    hosts.warnings += _find_misplaced_options(ctx, task.args, task.script) if task.script.endswith(".py") else []
+    inventory = _read_hosts(hosts, ctx, task.args if task.script.endswith(".py") else (), task.script)
     return tune(task, inventory, context, dry=flags.dry_run, resume=flags.resume)
+
+
+def _read_hosts(hosts: HostSelection, ctx: typer.Context, args: tuple[str, ...], script: str) -> Inventory:
+    """Returns the selected hosts; options that stand behind the script are warned of. Raises `UsageError`."""
+    from ipexctl.model.errors import UsageError
+
+    misplaced = _find_misplaced_options(ctx, args, script)
+    try:
+        inventory = hosts.read_inventory()
+    except UsageError as error:
+        if {"--hosts", "--hostfile", "-f"} & {word.partition("=")[0] for word in args}:
+            error.hint = misplaced[0] if misplaced else error.hint
+        raise
+    hosts.warnings += misplaced
+    return inventory
 
 
 def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...], script_name: str) -> list[str]:

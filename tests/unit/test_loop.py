@@ -112,6 +112,21 @@ def test_a_path_that_the_system_refuses_is_no_fault_of_ours(
     assert sentence == f"error: {'x' * 300}… cannot be used: file name too long"
 
 
+def test_a_current_directory_that_has_been_removed(
+    state: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    def workflow(context: Context) -> Workflow:
+        yield from begin(context)
+        Path.cwd()
+
+    assert run_command(workflow) is Exit.INPUT
+    assert "error: the current directory has been removed\n  hint: cd ~\n" in capsys.readouterr().err
+
+
 def test_a_refusals_hint_names_hosts_and_environment(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def workflow(_: Context) -> Workflow:
         yield Started("run", "train.py", ("node0",), selection_flags=("-f", "lab/hosts", "--venv", "/x"))

@@ -108,6 +108,20 @@ def test_an_option_behind_the_script_is_reported_and_left_to_it(
     )
 
 
+def test_hosts_that_stand_behind_the_script_have_the_line_that_gives_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("parser.add_argument('-f')")
+    for words, line in (
+        (["--lr", "1", "--hosts", "node0"], "ipexctl run --hosts node0 train.py --lr 1"),
+        (["--hosts=node0"], "ipexctl run --hosts=node0 train.py"),
+        (["-f", "data"], "ipexctl doctor --hosts node0,node1"),
+    ):
+        refused = CliRunner().invoke(app, ["run", "train.py", *words])
+        assert (refused.exit_code, refused.output.splitlines()[-1].strip()) == (2, line)
+
+
 @pytest.mark.parametrize(
     ("words", "read", "warned"),
     [((), 0, True), (("--stdin", "-"), 0, False), ((), 7, False)],
