@@ -250,14 +250,20 @@ def test_an_old_release_for_want_of_a_wheel_is_refused_with_the_command_that_bui
     others = [wheels.wheel("gone", "1.0", {"gone.py": ""}), wheels.wheel("early", "0.3.dev5", {"early.py": ""})]
     others.append(wheels.wheel("job", "1.0", {"job.py": "import hydra"}, requires=("hydra",)))
     others += [wheels.wheel("next", "1.0", {"next.py": ""}, requires=("ours",)), wheels.wheel("next", "2.0rc1", {})]
+    others += [wheels.wheel("apart", version, {"apart.py": ""}) for version in ("1.0", "2.0")]
+    others.append(wheels.wheel("holder", "1.0", {"holder.py": ""}, requires=("apart<2",)))
     sources = io.BytesIO()
     with tarfile.open(fileobj=sources, mode="w:gz") as archive:
         for name, text in {"pyproject.toml": PROJECT, "b.py": BACKEND, "ours.py": "NUMBER = 3\n"}.items():
             info = tarfile.TarInfo(f"ours-1.0/{name}")
             info.size = len(text)
             archive.addfile(info, io.BytesIO(text.encode()))
-    archives = [wheels.Built("ours-1.0.tar.gz", sources.getvalue())]
+    archives = [wheels.Built(f"{name}.tar.gz", sources.getvalue()) for name in ("ours-1.0", "holder-0.9")]
     with serving(Index([*wheels.stack(), old, new, gone, *others, *archives])) as index:
+        plan = " ".join(bench.play(index, with_=("apart", "holder"), check=True).plan.split())
+        assert (
+            "apart 1.0 is an older release than the newest, 2.0, because holder==0.9 has no usable wheels and" in plan
+        )
         plan = bench.play(index, with_=("gone", "early", "numpy"), check=True).plan
         assert "gone 1.0 is an older release than the newest, 2.0, because nowhere was not found" in plan
         assert "note         early 0.3.dev5 is a pre-release: there is no other wheel of it; --build early" in plan

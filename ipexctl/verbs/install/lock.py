@@ -40,7 +40,7 @@ from ipexctl.verbs.install.requirements import list_texts
 
 _IMPI, _BINDING = "impi-torch", "oneccl-bind-pt"
 _BASE_HINT = "check the names; where they are right, name what has them: --index-url, --find-links or --wheels"
-_UV_CAUSE = re.compile(r"Because (.+?)(?: and (?:you require|only the following)|, we can conclude)")
+_UV_CAUSE = re.compile(r"Because (?!all of:)(.+?)(?: and (?:you require|only the following)|, we can conclude)")
 _NO_MPI4PY = "no mpi4py 4 was found for these hosts where their wheels come from"
 ONLY_INTEL = {"1.10.0"}  # releases of IPEX that the default package index has not
 
@@ -407,6 +407,14 @@ def _find_downgrades(
     return {name: (held[name], taken[name]) for name in sorted(names) if Version(taken[name]) < Version(held[name])}
 
 
+def _has_wheels(requirement: str, request: LockRequest, sources: Sources) -> bool:
+    """Whether this package, and what it needs, has wheels where nothing else is asked for."""
+    try:
+        return bool(packages.resolve_wheels(packages.find_uv(), [requirement], request.target, sources))
+    except UsageError:
+        return False
+
+
 def _describe_old_releases(
     request: LockRequest, sources: Sources, wheels: Sequence[Wheel], asked: Sequence[str]
 ) -> list[str]:
@@ -425,13 +433,14 @@ def _describe_old_releases(
         taken, last = versions[name], newest.get(name, versions[name])
         early = Version(taken).is_prerelease
         if Version(taken) < Version(last) or (early and not Version(last).is_prerelease):
-            exact = [*asked, f"{name}=={last}"]
+            exact = f"{name}=={last}"
             try:
-                packages.resolve_wheels(tool, exact, request.target, sources)
+                packages.resolve_wheels(tool, [*asked, exact], request.target, sources)
             except UsageError as error:
                 kind = "a pre-release, and the newest release is" if early else "an older release than the newest,"
                 what = f"{name} {taken} is {kind} {last}"
-                if isinstance(error.hint, Hint):
+                # uv speaks of sources, too, where the others that are asked for do not go with it
+                if isinstance(error.hint, Hint) and not _has_wheels(exact, request, sources):
                     needed = error.hint.words[-1]
                     because = f"{last} needs {needed}, of which there are only sources"
                     if name in names:
