@@ -14,6 +14,7 @@ IDLE_SHARE = 0.02  # share of a core below which a rank does nothing
 # Seconds after the request for a rank's stacks in which its output is no sign: a signal ends what waits in the kernel,
 # and torch's store client writes so (TCPStore.cpp: "retrying … Interrupted system call").
 ECHO_SECONDS = 1.0
+LIVELY_SECONDS = 3.0  # a rank that wrote so shortly before is believed, as one of a slow run that is asked every 2 s
 SECOND_LOOK = 4  # this part of `stall_warn` lies between the first two looks at ranks that are idle
 MISSED_SECONDS = 3.0  # in which all ranks wait in their rendezvous, and another one has ended without having been there
 
@@ -86,7 +87,8 @@ class ProgressMonitor:
 
     def note_stack(self, rank: int, now: float) -> None:
         """The rank has been asked where it stands."""
-        self.disturbed[rank] = now
+        if now - self.signs.get(rank, 0.0) > LIVELY_SECONDS:
+            self.disturbed[rank] = now
 
     @property
     def stalled(self) -> bool:

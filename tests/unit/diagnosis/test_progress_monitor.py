@@ -46,6 +46,15 @@ def test_what_a_rank_writes_because_it_was_asked_for_its_stacks_is_no_sign() -> 
     assert run.reported == {0}
 
 
+def test_what_a_rank_of_a_slow_run_writes_while_it_is_asked_again_and_again_is_a_sign() -> None:
+    """As Ray's driver, which wrote every 2 s right after it was asked: its run was ended as stalled."""
+    run = pulse(ranks=1)
+    for second in range(2, 14, 2):
+        run.note_stack(0, second - 0.1)
+        run.note_output({0}, float(second))
+    assert run.find_stall(13.0) is None
+
+
 def test_a_rank_that_ends_well_is_a_sign_for_those_that_go_on() -> None:
     run = pulse(ranks=2)
     for second in range(1, 12):
