@@ -20,7 +20,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
 from ipexctl.act.transfer.send import send_file
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
-from ipexctl.model.events import Ended, Event, HostFailed, Planned, Progress, StepEnded
+from ipexctl.model.events import Ended, Event, HostFailed, Message, Planned, Progress, StepEnded
 from ipexctl.model.hosts import Host, Inventory, LinkError, Opener
 from ipexctl.model.tasks import Sync
 from ipexctl.protocol.paths import MANIFEST
@@ -141,6 +141,17 @@ def test_hosts_with_one_home_directory_get_a_large_tree_once(home: Path, source:
     sent = [event.detail for event in events if isinstance(event, StepEnded) and event.step == "send"]
     assert len(sent) == 1
     assert list_parts(home) == []
+
+
+def test_files_that_are_pointers_of_git_lfs_are_named_when_they_are_sent(source: Path) -> None:
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 12345\n"
+    (source / "x.npy").write_text(pointer)
+    (source / "notes.txt").write_text(pointer.replace("version", "Version"))
+    _, events = carried(Sync(source=str(source)), local("n1"))
+    [warning] = [event.text for event in events if isinstance(event, Message) and event.level == "warning"]
+    assert warning == "without its data, a pointer of Git LFS: x.npy; git lfs pull gets it"
+    _, events = carried(Sync(source=str(source)), local("n1"))
+    assert not [event for event in events if isinstance(event, Message) and event.level == "warning"]
 
 
 def test_a_second_sync_sends_nothing_and_touches_nothing(source: Path, target: Path) -> None:

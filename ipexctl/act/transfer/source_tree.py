@@ -5,7 +5,7 @@ import shlex
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from ipexctl.model.trees import FileTree, TreeEntry
 _CACHE_LIMIT = 32 << 20  # bytes of small files held in memory for all hosts
 SMALL_FILE_LIMIT = 1 << 20  # bytes up to which a file is small
 _CHUNK = 1 << 20
+_LFS_SIZES = range(120, 150)  # bytes: version, SHA-256, size
 _SHOWN_PATHS = 20  # paths named in one error
 
 
@@ -91,6 +92,20 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> FileTree:
             hint=printable(f"leave them out{needed}: {options}", 2000),
         )
     return FileTree(root, f"{socket.gethostname()}:{top}", tuple(entries), tuple(skipped))
+
+
+def find_lfs_pointers(tree: FileTree, entries: Iterable[TreeEntry]) -> list[str]:
+    """Returns which of these files are pointers of Git LFS, as in a repository that was cloned without git-lfs."""
+    small = sorted(entry.path for entry in entries if entry.kind == "f" and entry.size in _LFS_SIZES)
+    return [path for path in small if _begins_with(tree.root / path, b"version https://git-lfs.github.com/spec/")]
+
+
+def _begins_with(path: Path, words: bytes) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(words)) == words
+    except OSError:  # it has changed: the transfer says so
+        return False
 
 
 def _find_own_output() -> set[tuple[int, int]]:

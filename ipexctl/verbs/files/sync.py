@@ -9,7 +9,7 @@ from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.transfer import send as transfer
 from ipexctl.act.transfer.receive import receive_files
 from ipexctl.act.transfer.send import ProgressReporter
-from ipexctl.act.transfer.source_tree import Packer, SourceChangedError, read_tree
+from ipexctl.act.transfer.source_tree import Packer, SourceChangedError, find_lfs_pointers, read_tree
 from ipexctl.decide.planning import sync as planning
 from ipexctl.decide.planning.ignore import DEFAULT, Ignored, compile_ignore
 from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
@@ -21,7 +21,7 @@ from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Host, Inventory, Link
 from ipexctl.model.hub import parse_hub_reference
 from ipexctl.model.json_values import Record
-from ipexctl.model.text import pluralize, printable
+from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.model.trees import FileTree
 from ipexctl.protocol.paths import HUB
 from ipexctl.verbs.common.select import make_started
@@ -143,6 +143,10 @@ def _copy(
         yield Message(text, code="transfer")
     if source.is_project and (large := planning.describe_large_transfer(plans)):
         yield Message(large, "warning", code="large")
+    if pointers := find_lfs_pointers(tree, {entry for plan in plans.values() for entry in plan.send}):
+        names = join_names([printable(path, 100) for path in pointers], 3)
+        text = f"without its data, a pointer of Git LFS: {names}; git lfs pull gets it"
+        yield Message(text, "warning", code="lfs")
     if not dry:
         failures |= yield from _send_trees(tree, plans, reachable, context, facts)
     done = {host.name: failures.get(host.name) or plans[host.name].path for host in inventory}
