@@ -49,5 +49,6 @@ elif ! copy_kept; then
   exit 0
 fi
 said=$(mv tree/* "$dir" 2>&1) || fail "cannot write $dir: ${said##*: }"
+[ -x "$dir/agent" ] || fail "no program of a run can be executed in $up: it is mounted noexec, and must not be"
 cd / && rm -rf -- "$dir/$part"
 trap - 0

@@ -137,6 +137,15 @@ def test_a_transfer_that_was_cut_leaves_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / RUNS).iterdir()) == []
 
 
+def test_where_no_program_can_be_executed_nothing_is_made_and_the_mount_is_blamed(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    write_program(tmp_path / "bin" / "mv", '/bin/mv "$@" && for last; do :; done && chmod -f a-x "$last/agent"; :')
+    home = {"HOME": str(tmp_path), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    with pytest.raises(LinkError, match=f"can be executed in {tmp_path}/{RUNS}: it is mounted noexec"):
+        create_run_dir(LocalLink(HERE, env=home), place(tmp_path), RUN)
+    assert list((tmp_path / RUNS).iterdir()) == []
+
+
 def test_without_room_for_a_run_nothing_is_made_and_the_bytes_are_named(tmp_path: Path) -> None:
     path = tmp_path / "bin"
     path.mkdir()
