@@ -22,6 +22,7 @@ _FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f].*\(most recent call first\
 _FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)')
 _CRASHED = re.compile(r"^Current thread 0x.*\n(?:  File .*\n?)*", re.MULTILINE)  # faulthandler's last words
 _RAISED = re.compile(r'^  File "(.*)", line (\d{1,9})(?:, in (.*))?$', re.MULTILINE)  # of an exception, innermost last
+_REMOTE = re.compile(r'RemoteTraceback: *\n"""\n(.*?)\n"""', re.DOTALL)  # where a function of a pool raised
 _NOBODY = {"recv": ", and no rank sends", "send": ", and no rank receives", "": ""}
 _REPORTED_ERROR = re.compile(rf"^{RAISED}(\{{.*\}})$", re.MULTILINE)
 _ERROR_LENGTH = 300  # letters shown of an exception
@@ -290,9 +291,11 @@ def describe_places(stacks: Sequence[RankStack]) -> tuple[StackPlace, ...]:
 def find_script_line(traceback: str, stacks: str) -> str:
     """Returns the user's own line, ``train.py:41``, in which this exception was raised, or a signal ended this thread;
     without one, that of the main thread of these stacks. Empty without both."""
-    raised = _make_stack(_RAISED.findall(traceback)[::-1])
+    remote, raised = (
+        _make_stack(_RAISED.findall(text)[::-1]) for text in ("".join(_REMOTE.findall(traceback)), traceback)
+    )
     crashed = "".join(_CRASHED.findall(traceback)[:1])
-    found = (raised, *map(parse_main_thread, (crashed, traceback, stacks)))
+    found = (remote, raised, *map(parse_main_thread, (crashed, traceback, stacks)))
     return next(filter(None, map(_format_own_line, found)), "")
 
 

@@ -245,6 +245,7 @@ TRACEBACK = """Traceback (most recent call last):
     raise OSError(name)
 OSError: b.pt
 """
+CALLER = 'Traceback (most recent call last):\n  File "/home/u/train.py", line 8, in main\nOSError: b.pt\n'
 
 
 @pytest.mark.parametrize(
@@ -260,6 +261,7 @@ OSError: b.pt
         ),
         (TRACEBACK + '  File "/tmp/torchinductor_u/ab/cabc.py", line 9, in call\n', "", "data.py:41"),
         (TRACEBACK + '  File "/tmp/my_training.py", line 9, in call\n', "", "my_training.py:9"),
+        (f'multiprocess.pool.RemoteTraceback: \n"""\n{TRACEBACK}"""\n\n{CALLER}', "", "data.py:41"),
         ("", FAULT, "train.py:88"),
         ("", LOADER, "data.py:41"),
         ("Segmentation fault", "", ""),
