@@ -32,3 +32,11 @@ def test_ctrl_c_in_the_first_and_the_last_moment(module: str, word: str, code: i
     program = PROGRAM.format(module=module, word=word)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (code, "")
+
+
+@pytest.mark.parametrize(("closed", "out"), [("<&-", "x\n"), (">&-", ""), ("2>&- <&-", "x\n"), (">&- 2>&- <&-", "")])
+def test_streams_that_a_service_has_closed(closed: str, out: str) -> None:
+    words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "ipexctl"]
+    echo = [*words, "exec", "--hosts", "localhost", "echo", "x"]
+    ended = subprocess.run(echo, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, out in ended.stdout, "internal error" in ended.stderr) == (0, True, False)
