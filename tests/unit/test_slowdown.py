@@ -93,6 +93,7 @@ FAR = {"a": {"delay": 0.01}, "b": {"delay": 104.2, "resent": 0.021}, "c": {"dela
 LOSSY = {"a": {"delay": 0.01}, "b": {"delay": 0.3, "resent": 0.03}, "c": {"delay": 0.2, "resent": 0.001}}
 HEAD = {"a": {"delay": 0.01, "resent": 0.02}, "b": {"delay": 104.2}, "c": {"delay": 103.0}}
 NEAR = {"a": {"delay": 0.01}, "b": {"delay": 4.0, "resent": 0.002}, "c": {"delay": 0.1}}
+BUSY = {"a": {"delay": 4.8}, "b": {"delay": 9.4}}  # the head is as slow to answer itself
 
 
 @pytest.mark.parametrize(
@@ -106,8 +107,9 @@ NEAR = {"a": {"delay": 0.01}, "b": {"delay": 4.0, "resent": 0.002}, "c": {"delay
         (LOSSY, "b", "3.0 % of its TCP segments are sent again"),
         (HEAD, "a", "a packet takes 103 ms to the other hosts and back; 2.0 % of its TCP segments are sent again"),
         (NEAR, "", ""),
+        (BUSY, "", ""),
     ],
-    ids=["far", "lossy", "the head", "near"],
+    ids=["far", "lossy", "the head", "near", "busy"],
 )
 def test_a_slow_link_is_named_where_all_ranks_wait(
     measured: dict[str, dict[str, float]], host: str, cause: str

@@ -75,6 +75,7 @@ def _find_slow_link(state: RunState) -> tuple[str, str]:
     measured. Where that is so of all hosts but the head, it is the head's link."""
     tables, head = state.run.samples, state.run.attempts[-1].started.head
     delays = {host: _get_last(table, "delay") for host, table in tables.items() if host != head and "delay" in table}
+    busy = _get_last(tables.get(head, {}), "delay")  # to itself: no link's fault, but that of a busy processor
     resent = {host: _get_last(table, "resent") for host, table in tables.items()}
 
     def describe(host: str, delay: str = "") -> tuple[str, str]:
@@ -85,7 +86,7 @@ def _find_slow_link(state: RunState) -> tuple[str, str]:
     grown = [
         host
         for host, delay in delays.items()
-        if delay >= max(_SLOW_DELAY, _DELAY_RATIO * _get_least(tables[host], "delay"))
+        if delay >= max(_SLOW_DELAY, _DELAY_RATIO * max(busy, _get_least(tables[host], "delay")))
     ]
     if len(grown) == len(delays) > 1:
         return describe(head, f"a packet takes {min(delays.values()):.0f} ms to the other hosts and back")
