@@ -20,10 +20,10 @@ from tables import Cell, Measurement, Table, publish
 from ipexctl.decide.page.build import build_page
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import make_report
-from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.events import Stamped
 from ipexctl.show.page.render import render_run
+from ipexctl.verbs.common.known_errors import read_known_errors
 from tests.browser.driver import start_browser
 from tests.unit.page.runs import make_doctor, make_run
 from tests.unit.show.streams import names

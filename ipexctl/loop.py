@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,27 +19,24 @@ from platformdirs import user_cache_path, user_state_path
 from ipexctl.act.context import Context, RecordLocation
 from ipexctl.act.interrupts import Interrupts
 from ipexctl.act.ssh import Links
-from ipexctl.data import read_data
-from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_known_errors
 from ipexctl.decide.parsing.amounts import parse_clock
 from ipexctl.decide.run.command_line import find_script
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import complete_failure, make_report
 from ipexctl.decide.run.slow_download import describe_slow_download
 from ipexctl.model import events
-from ipexctl.model.engines import read_engines
 from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, choose_exit, complete_hint
 from ipexctl.model.events import Event, Message, Stamped
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.run_state import Slowdown, Stall
 from ipexctl.model.text import printable
-from ipexctl.model.toml import parse_toml
 from ipexctl.show import sinks
 from ipexctl.show.pipe import Pipe, choose_terminal_encoding, describe_full
 from ipexctl.store.debug_log import NAME, DebugLog
 from ipexctl.store.masking import SECRETS, EventMasker
 from ipexctl.store.private_files import claim_private_directory
 from ipexctl.store.record import RunRecord, make_name, prune_records, read_report
+from ipexctl.verbs.common.known_errors import read_known_errors
 
 if TYPE_CHECKING:
     from ipexctl.act.notify import Notifier
@@ -493,15 +490,6 @@ def make_screen_sink(
         detach = console.interrupts.detach.set if options.detachable else None
         return Live(out, err, on_detach=detach, speed=speed, keys=keys, lock=lock, held=console.interrupts.asking)
     return sinks.Plain(out, err, raw=options.raw, label="host" if options.label_hosts else "rank")
-
-
-@cache
-def read_known_errors() -> KnownErrors:
-    """The catalogue of errors of training scripts that comes with ipexctl."""
-    from ipexctl.decide.script_imports import parse_import_table  # only a failure needs it
-
-    tables = [*(engine.errors for engine in read_engines().values()), parse_toml(read_data("errors.toml"))]
-    return parse_known_errors(tables, parse_import_table(read_data("imports.toml")).distributions)
 
 
 _ERASE_SECONDS = 0.3  # in which a live screen takes itself away

@@ -121,7 +121,7 @@ def replay(flags: options.ReplayFlags, output: OutputOptions) -> Exit:
 def watch(context: Context, hosts: HostSelection, flags: options.WatchFlags) -> Workflow:
     """Serve the page of a run that goes on. Only browsers on this machine can read it."""
     from ipexctl.decide.parsing.amounts import parse_loopback
-    from ipexctl.loop import read_known_errors
+    from ipexctl.verbs.common.known_errors import read_known_errors
     from ipexctl.verbs.run.report import MaskedFold
     from ipexctl.verbs.run.serve import LivePage, watch
 
@@ -133,7 +133,7 @@ def watch(context: Context, hosts: HostSelection, flags: options.WatchFlags) -> 
 @command(app, "report", without="output", examples=("", "last --open", "1120-083015-a3f2 1120-091500-19c0"))
 def report(context: Context, flags: options.ReportFlags) -> Workflow:
     """Draw a saved run as one page. Several are set side by side."""
-    from ipexctl.loop import read_known_errors
+    from ipexctl.verbs.common.known_errors import read_known_errors
     from ipexctl.verbs.run.report import report
 
     return report(flags.runs, context, read_known_errors, page=flags.page, show=flags.open_)

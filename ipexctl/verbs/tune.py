@@ -28,6 +28,7 @@ from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.model.toml import parse_toml
 from ipexctl.protocol.messages import StopRun
 from ipexctl.store.record import read_name
+from ipexctl.verbs.common.known_errors import read_known_errors
 from ipexctl.verbs.common.nested import advise_without_share, run_nested
 from ipexctl.verbs.common.pages import check_destination, write_page
 from ipexctl.verbs.common.select import list_flags, make_started
@@ -210,7 +211,7 @@ class HostStudy(Study):
         yield from run_nested(attempt.execute(), take, advise_without_share)
         if attempt.watcher.interrupted:
             raise attempt.watcher.interrupted
-        report, last = make_report(fold.state), fold.state.last_attempt
+        report, last = make_report(fold.state, read_known_errors), fold.state.last_attempt
         if last and last.backend not in ("", attempt.launch.backend) and not self._task.backend_override:
             # The script itself chooses its backend, whatever is planned.
             self.started = replace(self.started, knobs={**self.started.knobs, "backend": ()})

@@ -14,11 +14,11 @@ from ipexctl.act.context import Context
 from ipexctl.act.page_server import serve_page
 from ipexctl.act.ssh import Links
 from ipexctl.decide.page.compare import compare_runs, overlay_figures
-from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.show.page.render import render_comparison, render_run
 from ipexctl.store.masking import Masker
+from ipexctl.verbs.common.known_errors import read_known_errors
 from ipexctl.verbs.run.report import MaskedFold
 from ipexctl.verbs.run.serve import LivePage
 from tests.browser.driver import Browser, start_browser

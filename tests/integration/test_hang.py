@@ -17,11 +17,11 @@ import pytest
 
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import make_report
-from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.model.reports import CommandReport, RankOutcome
 from ipexctl.remote.agent import procs
+from ipexctl.verbs.common.known_errors import read_known_errors
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from tests.integration.attempts import QUICK, RANKS, Start, of, run_alone, until
 from tests.waiting import wait

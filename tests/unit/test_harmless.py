@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipexctl.loop import read_known_errors
 from ipexctl.model.harmless import LIMIT, find_harmless, read_harmless
+from ipexctl.verbs.common.known_errors import read_known_errors
 from tests.tables import read_table
 from tests.unit.messages import read_catalogue, read_messages, read_sources
 

@@ -20,8 +20,8 @@ from ipexctl.cli.command_options import find_model
 from ipexctl.data import read_data
 from ipexctl.decide.checks.catalogue import parse_catalogue
 from ipexctl.decide.diagnosis.known_errors import ErrorMatch, make_diagnosis
-from ipexctl.loop import read_known_errors
 from ipexctl.model.errors import ON_HOSTS, WITH_VENV, Hint, Note, advise, complete_hint, complete_notes
+from ipexctl.verbs.common.known_errors import read_known_errors
 from tests.tables import read_table
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from ipexctl.decide.page.build import build_page
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import make_report
-from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.errors import Exit, Failure, Hint, Kind, advise
@@ -24,6 +23,7 @@ from ipexctl.model.reports import CommandReport, Diagnosis, Finding, LostOutput,
 from ipexctl.show.run_screen import describe_rank_end, format_run_card
 from ipexctl.show.screens import format_next_steps, list_next_commands
 from ipexctl.show.typeset import Line
+from ipexctl.verbs.common.known_errors import read_known_errors
 from tests.tables import read_table
 from tests.unit.show import streams
 from tests.unit.show.streams import fold, fold_state

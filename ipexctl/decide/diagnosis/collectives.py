@@ -1,7 +1,7 @@
 """The last collectives of stalled ranks, as their own processes report them: are all ranks in the same one?"""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from ipexctl.model.events import RankStack
@@ -31,12 +31,13 @@ class LastCollective(Record):
         return self.number, self.kind, self.size if self.kind in _SAME_SIZE else 0
 
 
-def describe_collectives(stacks: Sequence[RankStack]) -> list[str]:
-    """Returns a line for each group in which one has not ended, and who takes part in none any more."""
+def describe_collectives(stacks: Sequence[RankStack], *, stalled: bool = True) -> list[str]:
+    """Returns a line for each group in which one has not ended, and who takes part in none any more. Ranks that are not
+    ``stalled`` were not looked at in the same moment: one may be a collective further."""
     groups = _read_groups(stacks)
     most = max((len(ranks) for _, ranks in groups), default=0)
     where = {ranks: f" in the group of {format_ranks(ranks)}" if len(ranks) < most else "" for _, ranks in groups}
-    lines = [line for (_, ranks), last in groups.items() for line in _describe(last.values(), where[ranks])]
+    lines = [line for (_, ranks), last in groups.items() for line in _describe(last.values(), where[ranks], stalled)]
     left = [stack for stack in stacks if _LEFT in stack.text]
     if left and lines:
         hosts = dict.fromkeys(stack.host for stack in left)
@@ -47,11 +48,12 @@ def describe_collectives(stacks: Sequence[RankStack]) -> list[str]:
 
 def have_mismatch(stacks: Iterable[RankStack]) -> bool:
     """Returns whether ranks of a group wait in different collectives of the same number, which can never end."""
-    for last in _read_groups(stacks).values():
-        calls = {each.call for each in last.values() if not each.done}
-        if len({number for number, _, _ in calls}) < len(calls):
-            return True
-    return False
+    return any(_have_mismatch(last.values()) for last in _read_groups(stacks).values())
+
+
+def _have_mismatch(last: Iterable[LastCollective]) -> bool:
+    calls = {each.call for each in last if not each.done}
+    return len({number for number, _, _ in calls}) < len(calls)
 
 
 def list_positions(stacks: Iterable[RankStack]) -> dict[int, frozenset[tuple[str, int, bool]]]:
@@ -81,7 +83,7 @@ def _read_groups(stacks: Iterable[RankStack]) -> dict[tuple[str, tuple[int, ...]
     return groups
 
 
-def _describe(last: Iterable[LastCollective], where: str) -> list[str]:
+def _describe(last: Collection[LastCollective], where: str, stalled: bool) -> list[str]:
     ordered = sorted(last, key=lambda each: (each.done, each.rank))
     steps = group_pairs(((each.done, *each.call), each.rank) for each in ordered)
     words = ", ".join(
@@ -89,5 +91,6 @@ def _describe(last: Iterable[LastCollective], where: str) -> list[str]:
         for (done, number, kind, size), ranks in steps.items()
     )
     waiting = sum(not done for done, *_ in steps)
-    title = "the ranks are in different collectives" if waiting > 1 else "last collectives"
+    differ = waiting > 1 if stalled else _have_mismatch(last)
+    title = "the ranks are in different collectives" if differ else "last collectives"
     return [f"{title}{where}: {words}"] if waiting else []

@@ -334,7 +334,8 @@ class JournalReader:
         lines = [] if named else [*filter(None, [self._describe_missing(stalled)])]
         lines += stack_traces.format_comparison(groups, len(stalled))
         lines += stack_traces.describe_errors(self._stacks)
-        lines += collectives.describe_collectives(self._stacks)
+        moves = self._requested and self._stall is None
+        lines += collectives.describe_collectives(self._stacks, stalled=not moves)
         lines += worlds.describe_rendezvous(self._rendezvous, stalled - self._connected, self._running.hosts)
         if self._alarmed or not self._requested:
             odd = self._find_missing(stalled) or stack_traces.find_odd_ranks(groups)

@@ -67,6 +67,7 @@ class PlayState:
     ranks: tuple[str, ...] = ()
     trained: bool = False  # an earlier step was a run, whether it was begun or not
     changed: bool = False
+    installed: set[object] = field(default_factory=set)  # environments that a dry play would have installed by now
 
 
 class StepResult(NamedTuple):
@@ -230,7 +231,8 @@ def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Workflow[StepRe
         if step.serial and len(batch) < len(active):
             yield e.Message(f"{step.title}: {', '.join(host.name for host in batch)}")
         try:
-            report = yield from _relay_events(_make_workflow(step, Inventory(batch, hosts.source), state), state)
+            workflow = _make_workflow(step, Inventory(batch, hosts.source), state)
+            report = yield from _relay_events(workflow, state, getattr(step.task, "venv", "") in state.installed)
         except UsageError as refused:
             if not step.ignore_errors:
                 for host in batch:  # of none of them it was done: the recap above the error counts it as failed
@@ -248,6 +250,8 @@ def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Workflow[StepRe
             state.lost |= dict.fromkeys(lost, f"failed in {step.title}")
         if stop:
             break
+    if options.dry and isinstance(step.task, tasks.Install) and not step.task.check and not codes:
+        state.installed.add(step.task.venv)
     ignored = bool(codes and step.ignore_errors and not stop)
     return StepResult(choose_exit(codes), "ignored" if ignored else None, stop, ignored)
 
@@ -339,16 +343,24 @@ def _make_workflow(step: Step, inventory: Inventory, state: PlayState) -> Workfl
     raise ValueError(f"no step has a task of type {type(step.task).__name__}")
 
 
-def _relay_events(workflow: Workflow[object], state: PlayState) -> Workflow[CommandReport]:
-    """Passes on a step's events except `Ended`; returns its report. Records facts, ranks and changes in ``state``."""
-    fold = RunFold()
+def _relay_events(workflow: Workflow[object], state: PlayState, installed: bool = False) -> Workflow[CommandReport]:
+    """Passes on a step's events except `Ended`; returns its report. Records facts, ranks and changes in ``state``. That
+    an environment is not there yet is no failure where it would be ``installed`` by now."""
+    fold, waiting = RunFold(), list[str]()
 
     def take(event: Event) -> bool:
+        if installed and isinstance(event, e.HostFailed) and event.failure.code == "no-env":
+            waiting.append(event.failure.host)
+            return False
+        if waiting and isinstance(event, e.Ended):
+            event = e.Ended(event.verb, Exit.OK)
         fold.handle_event(e.Stamped(0.0, event))
         return not isinstance(event, e.Ended)
 
     try:
         yield from run_nested(workflow, take)
+        if waiting:
+            yield e.Message(f"{join_names(waiting, 4)}: planned once the environment is installed")
     finally:
         known = fold.state
         state.facts |= known.facts

@@ -205,7 +205,7 @@ def print_stacks(
         )
         for host in missing:
             yield e.Message("did not report the stacks of its ranks in time", "warning", host, "stacks-missing")
-        yield e.Answer(compare_stacks(run, stacks, missing))
+        yield e.Answer(compare_stacks(run, stacks, missing, stalled=False))
     yield e.Ended("logs", Exit.OK)
 
 

@@ -11,7 +11,7 @@ from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.events import Ended, Message, Output, RankStack, RunStarted, Stalled, Started, Workflow, finish_verb
 from ipexctl.model.text import format_ranks, join_names, pluralize, printable
 from ipexctl.store.record import read_name, read_report
-from ipexctl.verbs.run.replay import find_run, find_saved_run, read_run, read_saved_run
+from ipexctl.verbs.run.replay import find_run, find_saved_run, read_run, read_run_ids, read_saved_run
 
 
 def find_ended_run(runs: Path, word: str | None) -> Path | None:
@@ -26,6 +26,8 @@ def find_ended_run(runs: Path, word: str | None) -> Path | None:
             raise
         return None
     report = read_report(directory)
+    if report and not report.run and any(read_run_ids(directory)):  # a study, of many
+        return directory
     return directory if report and report.run and report.run.reason else None
 
 
@@ -85,10 +87,13 @@ def print_saved_stacks(directory: Path, context: Context, ranks: Collection[int]
     yield from finish_verb("logs", compare_stacks(name, stacks))
 
 
-def compare_stacks(run: str, stacks: Sequence[RankStack], missing: tuple[str, ...] = ()) -> RankStacksAnswer:
+def compare_stacks(
+    run: str, stacks: Sequence[RankStack], missing: tuple[str, ...] = (), *, stalled: bool = True
+) -> RankStacksAnswer:
     """Returns where ranks stand, those at the same place together; hosts in ``missing`` did not report in time."""
     groups = group_stacks(stacks)
-    lines = format_comparison(groups, len({stack.rank for stack in stacks})) + describe_collectives(stacks)
+    lines = format_comparison(groups, len({stack.rank for stack in stacks}))
+    lines += describe_collectives(stacks, stalled=stalled)
     return RankStacksAnswer(run, tuple(lines), find_odd_ranks(groups), describe_places(stacks), tuple(stacks), missing)
 
 

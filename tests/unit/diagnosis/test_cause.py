@@ -7,8 +7,8 @@ import pytest
 
 from ipexctl.decide.diagnosis.cause import find_cause
 from ipexctl.decide.diagnosis.known_errors import make_diagnosis
-from ipexctl.loop import read_known_errors
 from ipexctl.model.reports import Diagnosis, RankOutcome
+from ipexctl.verbs.common.known_errors import read_known_errors
 
 PEER = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:40321"
 DISK = "OSError: [Errno 28] No space left on device"

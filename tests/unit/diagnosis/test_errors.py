@@ -13,8 +13,8 @@ import pytest
 from ipexctl.decide.diagnosis.evidence import collect_evidence
 from ipexctl.decide.diagnosis.known_errors import KnownError, make_diagnosis, match_evidence
 from ipexctl.decide.run.circumstances import CIRCUMSTANCES
-from ipexctl.loop import read_known_errors
 from ipexctl.model.reports import Diagnosis, RankOutcome
+from ipexctl.verbs.common.known_errors import read_known_errors
 from tests.tables import read_table
 from tests.unit.messages import read_catalogue, read_messages, read_sources
 

@@ -6,8 +6,8 @@ import pytest
 
 from ipexctl.decide.diagnosis.evidence import collect_evidence
 from ipexctl.decide.diagnosis.known_errors import match_evidence
-from ipexctl.loop import read_known_errors
 from ipexctl.model.reports import RankOutcome
+from ipexctl.verbs.common.known_errors import read_known_errors
 from tests.tables import read_table
 
 FAILED = RankOutcome(1, "b", "failed", status=1)

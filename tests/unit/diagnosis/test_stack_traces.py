@@ -481,6 +481,15 @@ def test_the_last_collectives_and_a_mismatch_are_reported(stacks: list[RankStack
     assert have_mismatch(stacks) == any("different collectives" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("stalled", "title"), [(True, "the ranks are in different collectives"), (False, "last collectives")]
+)
+def test_ranks_that_get_on_may_be_a_collective_apart(stalled: bool, title: str) -> None:
+    stacks = [report(rank, ("0", [0, 1], 118 - rank, "all_reduce", MB, False)) for rank in range(2)]
+    where = "all_reduce #118 of 4.0 MiB on rank 0, all_reduce #117 of 4.0 MiB on rank 1"
+    assert describe_collectives(stacks, stalled=stalled) == [f"{title}: {where}"]
+
+
 def raised(rank: int, **fields: Any) -> RankStack:
     return stack(rank, f"{FAULT}\n{RAISED}{json.dumps({'at': 1.0, **fields})}\n")
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from ipexctl.decide.launch.programs import Start, wrap_start
-from ipexctl.loop import read_known_errors
 from ipexctl.model.engines import read_engines
 from ipexctl.model.errors import UsageError
 from ipexctl.model.harmless import find_harmless
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.placeholders import NAMES, fill
+from ipexctl.verbs.common.known_errors import read_known_errors
 from ipexctl.verbs.run.request import RunRequest, read_request
 from tests.tables import read_table
 

@@ -8,7 +8,6 @@ from typing import Literal
 
 from ipexctl.decide.page.build import build_page
 from ipexctl.decide.run.report import make_report
-from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.answers.doctor import HostSpeed, LinkSpeed, SpeedCheck
 from ipexctl.model.answers.run import RunAnswer
@@ -18,6 +17,7 @@ from ipexctl.model.facts import Facts, Interface
 from ipexctl.model.launch import PlannedHost, PlannedLaunch, PlannedVariable, RankPlacement
 from ipexctl.model.page import DoctorRecord, RunPage
 from ipexctl.model.reports import Finding
+from ipexctl.verbs.common.known_errors import read_known_errors
 from tests.unit.show.streams import START, facts, fold_state, names
 
 GIB = 1 << 30

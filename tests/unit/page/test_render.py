@@ -14,7 +14,6 @@ import pytest
 from ipexctl import loop
 from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
-from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.answers.doctor import LinkSpeed
 from ipexctl.model.answers.run import RunAnswer
@@ -29,6 +28,7 @@ from ipexctl.show.page.render import render_run
 from ipexctl.show.page.verdict import make_verdict
 from ipexctl.store.masking import Masker
 from ipexctl.store.record import RunRecord, make_name
+from ipexctl.verbs.common.known_errors import read_known_errors
 from ipexctl.verbs.common.pages import write_page
 from ipexctl.verbs.run.page_sink import PAGE, PageSink
 from ipexctl.verbs.run.report import read_page

@@ -25,7 +25,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.page_server import serve_page
 from ipexctl.act.ssh import Links
 from ipexctl.decide.parsing.amounts import parse_loopback
-from ipexctl.loop import log_event, read_known_errors
+from ipexctl.loop import log_event
 from ipexctl.model import events as e
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
@@ -38,6 +38,7 @@ from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.show.page import render
 from ipexctl.store.debug_log import DebugLog
 from ipexctl.store.masking import SECRETS, Masker
+from ipexctl.verbs.common.known_errors import read_known_errors
 from ipexctl.verbs.run import serve
 from ipexctl.verbs.run.report import MaskedFold
 from ipexctl.verbs.run.serve import LivePage

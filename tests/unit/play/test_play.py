@@ -12,7 +12,7 @@ from ipexctl.act.context import Context
 from ipexctl.decide.parsing import parse_list, playbook
 from ipexctl.model.answers.play import PlayAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
-from ipexctl.model.events import Answer, Event, Message, Stamped, Started, StepEnded
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Stamped, Started, StepEnded
 from ipexctl.model.hosts import Command, Completed, Host, Inventory
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, RankOutcome, RunOutcome
@@ -209,6 +209,25 @@ def test_a_check_changes_nothing_and_a_second_play_says_that_nothing_changed() -
     report, _, events, _ = played("steps: [{command: {argv: [look], changes: false}}]")
     assert "nothing was changed" in output(events)
     assert counts(report)["n0"] == (1, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("install", "dry", "exit"), [("{}", True, 0), ("{}", False, 4), ("{check: true}", True, 4), ("{venv: /b}", True, 4)]
+)
+def test_a_check_of_a_run_needs_no_environment_that_the_play_installs_before(
+    install: str, dry: bool, exit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(step: Any, hosts: Inventory, *_: Any) -> Any:
+        yield Started(step.action, "", hosts.names)
+        if step.action == "run":
+            yield from (HostFailed(Failure(name, Kind.STEP, "none at /e", code="no-env")) for name in hosts.names)
+        yield Ended(step.action, Exit.STEP if step.action == "run" else Exit.OK)
+
+    monkeypatch.setattr("ipexctl.verbs.play.play._make_workflow", make)
+    text = f"steps: [{{install: {install}}}, {{run: {{script: sh, program: true}}}}]"
+    report, steps, events, _ = played(text, how=PlayOptions(dry=dry))
+    assert (report.exit, steps[1]["exit"]) == (exit, exit)
+    assert ("n0, n1, n2, n3: planned once the environment is installed" in output(events)) is (exit == 0)
 
 
 def test_only_the_hosts_that_failed_and_no_run_without_the_others(tmp_path: Path) -> None:

@@ -105,6 +105,16 @@ def test_each_run_of_a_playbook_has_its_own_logs(tmp_path: Path) -> None:
         assert (refused.value.exit, refused.value.reasons) == (Exit.INPUT, (expected,))
 
 
+def test_the_launches_of_a_study_have_their_logs_too(tmp_path: Path) -> None:
+    stream = [*streams.run(1, 2, steps=3)]
+    stream.insert(1, e.Stamped(streams.START, e.StudyStarted({}, {}, "", False, 60.0, 0, 8)))
+    streams.save(RunRecord(tmp_path, make_name(streams.START)), stream)
+    for word in ("1031-k7", "last"):
+        assert find_ended_run(tmp_path, word) is not None
+    with pytest.raises(UsageError, match="was watched to its end"):
+        refuse_ended_run(tmp_path, "1031-k7")
+
+
 def test_each_run_of_a_playbook_has_its_own_page_and_two_are_compared(tmp_path: Path) -> None:
     directory = save_play(tmp_path / "runs")
     context = Context(Links(), tmp_path, tmp_path)

@@ -25,7 +25,6 @@ from rich.style import Style
 from ipexctl.cli import app
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import make_report
-from ipexctl.loop import read_known_errors
 from ipexctl.model import events as e
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.answers.install import VerifyAnswer
@@ -37,6 +36,7 @@ from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe, choose_terminal_encoding
 from ipexctl.show.sinks import Plain
 from ipexctl.store import event_json
+from ipexctl.verbs.common.known_errors import read_known_errors
 from tests.unit.show import streams
 from tests.unit.show.answers import ANSWERS
 from tests.unit.show.terminal import Panel, Terminal, as_moving_svg, as_sheet, as_svg, as_text, read_screen
