@@ -119,12 +119,15 @@ def compile_project_ignore(root: Path, exclude: Iterable[str]) -> Ignored:
 
 
 def _list_environments(directory: Path) -> list[str]:
-    """Returns patterns of the virtual environments of a directory, of links to them, and of what lies beside ours."""
+    """Returns patterns of the virtual environments of a directory, of links to them, and of what lies beside ours.
+    Raises `UsageError` for more than would do as patterns of a file."""
     names = []
     with suppress(OSError), os.scandir(directory) as items:
         for item in items:
-            if item.is_dir() and any(os.path.lexists(f"{item.path}/{mark}") for mark in ("pyvenv.cfg", "conda-meta")):
+            if any(os.path.lexists(f"{item.path}/{mark}") for mark in ("pyvenv.cfg", "conda-meta")):
                 names += [item.name, *([f"{item.name}.d"] if item.is_symlink() else [])]
+    if len(names) > _PATTERN_LIMIT:
+        raise UsageError(f"{printable(str(directory), 300)} has more than {_PATTERN_LIMIT} virtual environments")
     return ["/" + re.sub(r"[*?\\\[\s]", "?", name) for name in names]
 
 

@@ -142,8 +142,15 @@ def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
 
 def _has_ended(owner: LockOwner) -> bool:
     """Returns whether it is certain that this controller, or its earlier session, is there no more."""
-    is_here = owner.machine == _hash_machine() != ""
-    return is_here and (owner.pid == os.getpid() or not Path(f"/proc/{owner.pid}").exists())
+    if owner.machine != _hash_machine() or not owner.machine or owner.pid <= 0:
+        return False
+    try:
+        os.kill(owner.pid, 0)  # /proc may hide those of other users
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
+    except OverflowError:
+        return False
+    return owner.pid == os.getpid()
 
 
 def _hash_machine() -> str:

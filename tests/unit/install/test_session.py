@@ -28,10 +28,22 @@ from ipexctl.model.hosts import Host, Inventory, LinkError
 from ipexctl.protocol import http_bounds
 from ipexctl.protocol.codec import decode
 from ipexctl.protocol.paths import PART
-from ipexctl.protocol.session import Cleaned, Fetched, Inspection, Nothing, Offer, Present, Removed, SessionError, Used
+from ipexctl.protocol.session import (
+    Cleaned,
+    Fetched,
+    Inspection,
+    LockOwner,
+    Nothing,
+    Offer,
+    Present,
+    Removed,
+    SessionError,
+    Used,
+)
 from ipexctl.remote.agent import guard_start
 from ipexctl.remote.session import install, relay
 from ipexctl.remote.session.relay import FileRelay
+from ipexctl.verbs.install import install_sessions
 from ipexctl.verbs.install.install_sessions import InstallSessions, describe_error
 from tests.tables import read_table
 
@@ -133,6 +145,25 @@ def test_the_lock_is_given_back_when_the_input_ends(tmp_path: Path) -> None:
     third = start(PROGRAM)
     third.call("lock", Nothing, venv=venv, owner=owner)
     third.end()
+
+
+def test_a_living_install_is_none_that_has_ended_also_where_proc_hides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mounted with hidepid=2, it does: the lock of another user's install was taken, and its session ended."""
+    machine = install_sessions._hash_machine()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+
+    def kill(pid: int, sign: int) -> None:
+        raise {1: PermissionError, gone.pid: ProcessLookupError}[pid]
+
+    owners = [(os.getpid(), machine), (0, machine), (-1, machine), (1 << 62, machine), (os.getppid(), machine)]
+    ended = [install_sessions._has_ended(LockOwner("me", "here", pid, 0.0, of, 1)) for pid, of in owners]
+    assert ended == [True, False, False, False, False]
+    monkeypatch.setattr(os, "kill", kill)
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    owners = [(1, machine), (gone.pid, machine), (gone.pid, "another")]
+    ended = [install_sessions._has_ended(LockOwner("me", "here", pid, 0.0, of, 1)) for pid, of in owners]
+    assert ended == [False, True, False]
 
 
 def test_a_store_that_others_can_write_or_a_planted_link_is_refused(tmp_path: Path) -> None:

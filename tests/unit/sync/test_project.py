@@ -144,7 +144,8 @@ def test_virtual_environments_of_any_name_are_left_out_unless_taken_back_in(tmp_
         (tmp_path / name).touch()
     (tmp_path / "ours").symlink_to(tmp_path / "ours.d/torch")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    paths = ["env", "sub", "sub/my env[1]", "conda", "ours", "ours.d", "link", "env/x"]
+    (tmp_path / "itself").symlink_to("itself")
+    paths = ["env", "sub", "sub/my env[1]", "conda", "ours", "ours.d", "link", "itself", "env/x"]
     ignored = compile_project_ignore(tmp_path, [])
     left_out = [path for path in paths if ignored(path, (tmp_path / path).is_dir())]
     assert left_out == ["env", "sub/my env[1]", "conda", "ours", "ours.d"]
@@ -193,6 +194,15 @@ def test_no_program_of_a_repository_is_started(tmp_path: Path) -> None:
         git("config", name, value)
     compile_project_ignore(tmp_path, ())
     assert not made.exists()
+
+
+def test_more_environments_than_anybody_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 took 18 s, each tried on each."""
+    monkeypatch.setattr("ipexctl.verbs.files.project._PATTERN_LIMIT", 2)
+    for name in "abc":
+        (tmp_path / name / "conda-meta").mkdir(parents=True)
+    with pytest.raises(UsageError, match="has more than 2 virtual environments"):
+        compile_project_ignore(tmp_path, [])("train.py", False)
 
 
 @pytest.mark.parametrize("text", ["x\n" * 10_001, "x" * (1 << 20) + "\n"])
