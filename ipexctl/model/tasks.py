@@ -99,7 +99,11 @@ class Fields:
 
 
 class Task(Fields):
-    """Base of all tasks."""
+    """Base of all tasks. The path of an environment has no slash at its end: others are built on it (``ENV.d``)."""
+
+    def __post_init__(self) -> None:
+        if venv := getattr(self, "venv", None):
+            object.__setattr__(self, "venv", venv.rstrip("/") or "/")
 
 
 class VersionFields(Fields):

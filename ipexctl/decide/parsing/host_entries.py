@@ -126,7 +126,7 @@ class HostTree:
         if why := validators.KEYS.get(meant, validators.value)(_strip_ipv6_brackets(meant, text)):
             self.problems.add(value.origin, why, value=text or f"{key.text}=")
         else:
-            words[name] = Word(text, value.origin)
+            words[name] = Word(text.rstrip("/") or "/" if meant == "venv" else text, value.origin)
 
 
 def _strip_ipv6_brackets(key: str, text: str) -> str:

@@ -9,6 +9,7 @@ from ipexctl.decide.parsing import parse_allocation, parse_inventory, parse_list
 from ipexctl.decide.parsing.schedulers import find_node_file
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.tasks import Uninstall
 from tests.tables import read_table
 
 FILES = Path(__file__).parents[2] / "data" / "hostfiles"
@@ -84,6 +85,7 @@ def test_what_we_do_not_connect_with_is_kept_as_written() -> None:
 
 
 def test_nothing_in_a_value_is_expanded() -> None:
+    assert one("n1 venv=/opt/env/").vars["venv"] == Uninstall(venv="/opt/env//").venv == "/opt/env"
     assert one("n1 venv='$(touch pwned)/${HOME}/*/~'").vars["venv"] == "$(touch pwned)/${HOME}/*/~"
 
 
