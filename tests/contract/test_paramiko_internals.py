@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +175,12 @@ def test_an_agent_has_a_bound(
 ) -> None:
     """It was waited for without an end, by Ctrl-C too, and 2^32 keys took all memory."""
     monkeypatch.setattr("ipexctl.act.ssh.paramiko_internals._AGENT_TIMEOUT", 1.0)
+    with _serve_agent(tmp_path / "agent", answer), pytest.raises(error, match=why):
+        SharedAgent(str(tmp_path / "agent"))
 
+
+@contextmanager
+def _serve_agent(path: Path, answer: Callable[[socket.socket], object]) -> Iterator[None]:
     def serve() -> None:
         conn, _ = listener.accept()
         with conn, suppress(OSError):
@@ -183,11 +188,31 @@ def test_an_agent_has_a_bound(
             answer(conn)
 
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "agent"))
+        listener.bind(str(path))
         listener.listen()
         threading.Thread(target=serve, daemon=True).start()
-        with pytest.raises(error, match=why):
-            SharedAgent(str(tmp_path / "agent"))
+        yield
+
+
+def test_keys_of_an_agent_that_cannot_be_read_are_left_out_and_comments_may_be_of_any_bytes(tmp_path: Path) -> None:
+    """A comment in Latin-1 ended each command with an internal error."""
+
+    def pack(*texts: bytes) -> bytes:
+        return b"".join(struct.pack(">I", len(text)) + text for text in texts)
+
+    good = pack(b"ssh-ed25519", bytes(range(32)))
+    bad = [
+        b"",
+        b"\xff" * 4,
+        pack(b"\xff"),
+        pack(b"ssh-rsa", b"\3", b"\4"),
+        pack(b"ecdsa-sha2-nistp256", b"nistp256", b"\4"),
+    ]
+    keys = b"".join(pack(blob, b"b\xfcro") for blob in [*bad, good])
+    answer = pack(struct.pack(">BI", 12, len(bad) + 1) + keys)
+    with _serve_agent(tmp_path / "agent", lambda conn: conn.sendall(answer)):
+        held = SharedAgent(str(tmp_path / "agent")).get_keys()
+    assert [(key.asbytes(), key.comment) for key in held if key.get_name() == "ssh-ed25519"] == [(good, "b\ufffdro")]
 
 
 def test_an_agent_that_takes_nobody_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,8 @@ Paramiko below the next major release, and `make fast-lowest` runs the tests wit
 - ``Transport.completion_event``: stays unset when a transport is closed while it connects.
 - ``Transport.clear_to_send``: tells whether a key exchange is going on, during which sending would block.
 - ``socket._closed``: the transport's thread reads it of its socket before it ends.
-- ``AgentSSH._connect``: the public `Agent` knows no socket but that of the environment, and hides why it has no agent.
+- ``AgentSSH._conn``, ``_keys``: the public `Agent` knows no socket but that of the environment, and hides why it has no
+  agent; one key of it that Paramiko cannot read, or its comment, would be the end of all.
 - ``AgentSSH._send_message``: requests of several threads would be mixed on the agent's one connection.
 - ``AgentSSH._read_all``, ``_conn``: Paramiko waits for an agent without a limit, and takes 4 GiB and 4 G keys of it.
 - ``Channel.in_buffer``, ``in_stderr_buffer``: the public API cannot wait for both outputs at once. Paramiko takes more
@@ -33,11 +34,12 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import paramiko
-from paramiko.agent import SSH2_AGENT_IDENTITIES_ANSWER, AgentSSH
+from paramiko.agent import SSH2_AGENT_IDENTITIES_ANSWER, AgentKey, AgentSSH, cSSH2_AGENTC_REQUEST_IDENTITIES
 from paramiko.common import (
     MSG_CHANNEL_DATA,
     MSG_CHANNEL_EXTENDED_DATA,
@@ -227,7 +229,8 @@ class SharedAgent(AgentSSH):
         conn.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(_AGENT_TIMEOUT), 0))
         try:
             conn.connect(path)
-            self._connect(conn)  # type: ignore[attr-defined]
+            self._conn = conn
+            self._keys = tuple(self._list_keys())
         except BaseException as error:
             conn.close()
             if isinstance(error, (TimeoutError, BlockingIOError)):
@@ -238,7 +241,16 @@ class SharedAgent(AgentSSH):
     def close(self) -> None:
         self._close()  # type: ignore[attr-defined]
 
-    def _send_message(self, msg: Message) -> tuple[int, Message]:
+    def _list_keys(self) -> Iterator[AgentKey]:
+        kind, answer = self._send_message(cSSH2_AGENTC_REQUEST_IDENTITIES)
+        if kind != SSH2_AGENT_IDENTITIES_ANSWER:
+            raise paramiko.SSHException("could not get keys from ssh-agent")
+        for _ in range(answer.get_int()):
+            blob, comment = answer.get_binary(), answer.get_binary().decode("utf-8", "replace")
+            with suppress(Exception):  # whatever a damaged key makes Paramiko's readers raise
+                yield AgentKey(self, blob, comment)
+
+    def _send_message(self, msg: Message | bytes) -> tuple[int, Message]:
         with self._request_lock:
             kind, answer = super()._send_message(msg)  # type: ignore[misc]
         if kind == SSH2_AGENT_IDENTITIES_ANSWER and answer.get_int() > _AGENT_KEYS:
@@ -254,8 +266,8 @@ class SharedAgent(AgentSSH):
             left = self._deadline - time.monotonic() if self._deadline else None
             if left is not None and left <= 0:
                 raise TimeoutError
-            self._conn.settimeout(left)  # type: ignore[attr-defined]
-            piece = self._conn.recv(wanted - len(data))  # type: ignore[attr-defined]
+            self._conn.settimeout(left)
+            piece = self._conn.recv(wanted - len(data))
             if not piece:
                 raise paramiko.SSHException("lost ssh-agent")
             data += piece
