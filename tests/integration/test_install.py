@@ -964,7 +964,7 @@ def test_a_shared_environment_is_removed_once_and_kept_while_it_is_used(tmp_path
     (bench.path / "home/.cache/uv/wheel").write_bytes(bytes(3 << 20))
     gone = bench.tell(lambda hosts, context: uninstall(task, hosts, context))
     assert gone.exit == Exit.OK, gone.failures()
-    assert gone.answer == {"changed": list(bench.names), "failed": {}}
+    assert gone.answer == {"changed": list(bench.names), "failed": {}, "unchanged": []}
     counts = [event for event in gone.events if isinstance(event, Progress) and event.step == "remove"]
     assert counts
     assert all((event.unit, event.done <= event.total) == ("directories", True) for event in counts)
@@ -972,7 +972,12 @@ def test_a_shared_environment_is_removed_once_and_kept_while_it_is_used(tmp_path
     assert "shared file system: node0 removes for node1, node2, node3" in gone.output()
     assert [path.name for path in bench.venv.parent.iterdir()] == ["mine"]
     again = bench.tell(lambda hosts, context: uninstall(task, hosts, context))
-    assert (again.exit, again.plan) == (Exit.OK, f"node[0-3]  nothing to remove at {bench.venv}")
+    assert (again.exit, again.plan) == (Exit.OK, f"node[0-3]  nothing that ipexctl made at {bench.venv}")
+    assert again.answer == {"changed": [], "failed": {}, "unchanged": list(bench.names)}
+    (bench.venv / "bin").mkdir(parents=True)
+    (bench.venv / "bin/python").symlink_to(sys.executable)
+    other = bench.tell(lambda hosts, context: uninstall(task, hosts, context))
+    assert (other.plan, other.answer) == (again.plan, again.answer), "an environment that others made"
 
 
 LOADS = "import ctypes, time; ctypes.CDLL('{}/lib/libmpi.so.12'); print('ready', flush=True); time.sleep(60)"

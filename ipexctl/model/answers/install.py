@@ -61,10 +61,11 @@ class VerifyAnswer(AnyAnswer):
 
 
 class UninstallAnswer(AnyAnswer):
-    """``uninstall``."""
+    """``uninstall``. Of ``unchanged`` hosts nothing was there that ipexctl had made."""
 
     changed: tuple[str, ...]
     failed: Mapping[str, str]
+    unchanged: tuple[str, ...] = ()
 
 
 class WheelsAnswer(AnyAnswer):

@@ -37,9 +37,9 @@ def uninstall(task: Uninstall, inventory: Inventory, context: Context, *, dry: b
             yield HostFailed(failed[name])
             continue
         places[name] = (venv, python)
-    installed = [name for name in places if (env := facts[name].installed) and (env.exists or env.beside)]
+    installed = [name for name in places if (env := facts[name].installed) and (env.marker or env.beside)]
     work = (
-        (f"remove {venv} and {venv}.d" if name in installed else f"nothing to remove at {venv}", name)
+        (f"remove {venv} and {venv}.d" if name in installed else f"nothing that ipexctl made at {venv}", name)
         for name, (venv, _) in places.items()
     )
     plan = "\n".join(f"{fold_names(names)}  {what}" for what, names in group_pairs(work).items())
@@ -51,10 +51,11 @@ def uninstall(task: Uninstall, inventory: Inventory, context: Context, *, dry: b
             yield from _remove_envs(sessions, pythons, installed)
         finally:
             sessions.close()
-    changed = tuple(name for name in places if name not in failed)
-    if not dry and any(name not in failed for name in installed):
+    changed = tuple(name for name in installed if name not in failed)
+    if not dry and changed:
         yield from _report_cache(context, [host for host in inventory if host.name in installed])
-    done = UninstallAnswer(changed, {name: failure.what for name, failure in failed.items()})
+    unchanged = tuple(name for name in places if name not in {*installed, *failed})
+    done = UninstallAnswer(changed, {name: failure.what for name, failure in failed.items()}, unchanged)
     yield from finish_verb("uninstall", DryRun(plan) if dry else done, choose_exit(failed.values()))
 
 
