@@ -34,7 +34,8 @@ def blocks(page: Path, *kinds: str) -> Iterator[str]:
 
 
 def commands() -> Iterator[Any]:
-    """Every command line of ours in a shell block, and those in the text that have flags and no gaps to fill."""
+    """Every command line of ours in a shell block, and those in the text that have flags and no gaps to fill, and those
+    above the playbooks."""
     for page in PAGES:
         lines = [line for body in blocks(page, "sh", "console") for line in body.splitlines()]
         output = re.findall(r"`(ipexctl [^`]*)`", FENCE.sub("", page.read_text("utf-8")))
@@ -42,6 +43,9 @@ def commands() -> Iterator[Any]:
         for line in dict.fromkeys(line.split("#")[0].strip() for line in lines):
             if line.startswith("ipexctl ") and not re.search(r"[A-Z]{3,}|…|\|", line):
                 yield pytest.param(line, id=f"{name(page)}: {line}")
+    for file in PLAYBOOKS:
+        for line in re.findall(r"^#\s+(ipexctl .*)", file.read_text("utf-8"), re.MULTILINE):
+            yield pytest.param(re.split(r" {3,}", line)[0], id=f"{name(file)}: {line}")
 
 
 @pytest.mark.parametrize("line", [*commands()])

@@ -299,6 +299,8 @@ def choose_backend(task: Run, by_host: Mapping[str, Runtime]) -> tuple[str, str]
         return task.backend, "--backend"
     if ccl:
         return "ccl", "the environment has oneccl_bind_pt"
+    if impi and task.launcher == "accelerate":
+        return "gloo", "accelerate launch closes the connection to mpirun, which impi needs"
     if impi:
         return "impi", "the environment has impi_torch, and no oneccl_bind_pt"
     return "gloo", "the environment has neither oneccl_bind_pt nor impi_torch"

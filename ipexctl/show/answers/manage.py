@@ -62,7 +62,7 @@ def format_runs(value: PsAnswer) -> list[RenderableType]:
 
 # Columns: the first gives way first; at "" a long command is cut further.
 _DROP = ("watchers", "head", "ranks", "restart", "", "hosts", "command", "owner", "started", "it/s", "step", "elapsed")
-_REASONS = {"rank": "failed", "launch": "not started", "limit": "time limit"}
+_REASONS = {"rank": "failed", "launch": "not started"}
 _COMMAND = (40, 12)  # cells of the last column, at first and then
 
 

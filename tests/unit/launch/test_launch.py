@@ -8,7 +8,7 @@ import pytest
 
 from ipexctl.decide.facts.isa import LEVELS
 from ipexctl.decide.launch import mpi_launchers, tuning
-from ipexctl.decide.launch.build import identify_machines
+from ipexctl.decide.launch.build import choose_backend, identify_machines
 from ipexctl.decide.launch.environment import parse_user_env
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
 from ipexctl.model.errors import Exit, UsageError
@@ -215,6 +215,12 @@ def test_auto_takes_the_best_that_is_installed(module: str, impi: bool, backend:
     assert value(two, 0, "IPEXCTL_BACKEND") == backend
     assert f"\nbackend {backend}: {because}\n" in str(two)
     assert two.public().backend_reason == because
+
+
+def test_auto_takes_no_impi_where_accelerate_launch_closes_its_connection() -> None:
+    hosts = {"node0": runtime(impi=True)}
+    for launcher, backend in (("script", "impi"), ("accelerate", "gloo")):
+        assert choose_backend(run(launcher=launcher), hosts)[0] == backend
 
 
 def test_an_override_lets_scripts_that_say_gloo_use_impi() -> None:

@@ -17,7 +17,7 @@ from ipexctl.model.answers.doctor import DoctorHost, ExplainAnswer, HostFailure
 from ipexctl.model.answers.files import FailedTransfer, FetchAnswer, FetchedHost, SyncAnswer, SyncedHost
 from ipexctl.model.answers.hosts import HostsAnswer, LabAnswer, LabHost
 from ipexctl.model.answers.install import InstallAnswer, VerifiedHost, VerifyAnswer
-from ipexctl.model.answers.manage import PsAnswer
+from ipexctl.model.answers.manage import ListedRun, PsAnswer
 from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand, PlayAnswer, PlayedStep
 from ipexctl.model.answers.saved import CompareAnswer, ReportAnswer, RunDifference, RunsAnswer
@@ -504,6 +504,11 @@ def test_the_output_of_a_host_is_one_object_however_many_lines_it_has() -> None:
     items = screens.format_answer(CommandAnswer((CommandOutput("a", 0, "\n" * 1000 + "x\n", ""),)))
     assert len(items) == 2
     assert drawn(items) == "✓ a" + "\n" * 1001 + "  x"
+
+
+def test_a_run_that_no_watcher_had_did_not_reach_its_time_limit() -> None:
+    row = ListedRun("r", "ended", "train.py", 1, ("a",), "a", "2026-11-29 14:42:11", "me@desk", 0, "limit")
+    assert "ended (limit)" in drawn(screens.format_answer(PsAnswer((row,), (), ("a",), ())))
 
 
 def test_no_runs_are_reported_as_such() -> None:
