@@ -20,6 +20,7 @@ RATES = {"pace": "steps/s", "samples_s": "samples/s", "tokens_s": "tokens/s", "l
 _NEAR = 6  # measurements of the default that a rate is compared with
 _LEAST_NOISE = 0.005
 _GREATEST = 70.0  # of the logarithm of a rate, 1e30: a script may print any number
+_SPAN = 1e-6, 1e9  # seconds: a saved study may say any; between others there is no line
 WARM_UP = 3  # steps that do not count
 _LEAST_TIME = 2.0  # seconds from which steps say how many are done in a second
 
@@ -95,7 +96,9 @@ class Ranking:
         if rate is None or not near:
             return None
         times, values = [when - at for when, _ in near], [value for _, value in near]
-        expected = linear_regression(times, values).intercept if len({*times}) > 1 else values[0]
+        expected = (
+            linear_regression(times, values).intercept if _SPAN[0] < max(times) - min(times) < _SPAN[1] else values[0]
+        )
         return _bound(rate - expected)
 
     def list_launches(self, least: int = 2) -> tuple[TriedLaunch, ...]:

@@ -34,6 +34,7 @@ _STACK_LIMIT = 512  # stacks that are asked for in all, within the next
 _MIN_SAMPLES, _MAX_SAMPLES = 4, 12
 _SUCCESSOR_POLL = 5.0  # seconds between two looks for a host that has taken the place of a head that does not answer
 _REPEAT_WINDOW = 3.0  # seconds in which one Ctrl-C more is not another wish
+_KILL_PATIENCE = 30.0  # seconds after a kill from which a Ctrl-C leaves a run that does not end
 
 
 def describe_signal(number: int) -> str:
@@ -107,6 +108,7 @@ class RunWatcher:
     pending_order: StopRun | KillRun | None = None  # not delivered yet
     retry_at: float = 0.0  # monotonic: when to deliver it again
     released_at: float = 0.0  # monotonic: when lines without an end were shown
+    killed_at: float = 0.0  # monotonic: when the user wanted that first
     refusals: int = 0  # of what is left of the output of a run that has ended, by Ctrl-C
     refused_at: float = -_REPEAT_WINDOW  # monotonic: when that was last
     stopped_on_nan: bool = False  # because of its loss
@@ -264,7 +266,11 @@ class RunWatcher:
                 yield from self._read_frame(frame, journal)
                 if self.run_ended is not None:
                     return False
+                killed, before = self.killed_at, self.interrupted
                 yield from self._handle_signal() if journal.over is None else self._handle_late_signal()
+                since = time.monotonic() - killed
+                if killed and self.interrupted is not before and since >= _KILL_PATIENCE:
+                    raise _HeadLostError(f"the run goes on {since:.0f} s after it was to be killed")
                 yield from self._send_pending_order()
                 if journal.too_few and not self.disconnected and time.monotonic() >= asked + _SUCCESSOR_POLL:
                     asked = time.monotonic()
@@ -318,6 +324,7 @@ class RunWatcher:
             yield e.Message("killing" if order == "kill" else "stopping (again to kill)", "warning", code=order)
             name = describe_signal(taken.number)
             self.pending_order, self.retry_at = StopRun(name) if order == "stop" else KillRun(name), 0.0
+            self.killed_at = self.killed_at or time.monotonic() * (order == "kill")
             if self.disconnected:
                 text = f"connection lost; the {order} request will be sent when it is back"
                 yield e.Message(text, "warning", self.head.host.name, "disconnected")

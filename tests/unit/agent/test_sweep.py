@@ -1,7 +1,9 @@
 """After the end of a run its hosts are searched: over a network that loses packets more than once, if it ended well."""
 
+import signal
 from collections import Counter
 from pathlib import Path
+from time import sleep
 from typing import Literal
 
 import pytest
@@ -9,8 +11,8 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.decide.run.journal_events import JournalReader
-from ipexctl.model.errors import Failure, Kind
-from ipexctl.model.events import CleanupChecked, Message, RunEnded
+from ipexctl.model.errors import Failure, Interrupted, Kind
+from ipexctl.model.events import CleanupChecked, HostFailed, Message, RunEnded
 from ipexctl.model.hosts import Command, Completed, Host, LinkError
 from ipexctl.model.launch import Running
 from ipexctl.protocol.messages import KINDS, ProcessesLeft
@@ -37,6 +39,21 @@ def test_ranks_that_a_run_to_detach_from_waits_for_are_named_again_and_again(tmp
     [message] = watcher.report_unready(journal)
     assert "2 of 3 ready: rank 0 on a has not given" in str(message)
     assert watcher.patience == 120.0
+
+
+def test_a_run_that_goes_on_long_after_it_was_to_be_killed_is_left_by_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head that never said that it ended, and always something, held the command by any number of Ctrl-C."""
+    monkeypatch.setattr("ipexctl.verbs.run.watch._KILL_PATIENCE", 0.2)
+    context = Context(FakeOpener(lambda *_: Completed(0)), tmp_path, tmp_path)
+    watcher = RunWatcher(context, Running("r1", "a", ("a",), {}, "train.py", "train.py"), "nonce", HOSTS)
+    monkeypatch.setattr(context.interrupts, "pop_pending", lambda: Interrupted(signal.SIGINT))
+    monkeypatch.setattr(watcher, "_read_frames", lambda: (None for _ in range(200) if not sleep(0.01)))  # type: ignore[func-returns-value]
+    events = [event for event in watcher.follow() if not isinstance(event, Message)]
+    assert [str(event.failure.what) for event in events if isinstance(event, HostFailed)] == [
+        "no answer (the run goes on 0 s after it was to be killed); run r1 may still be running"
+    ]
 
 
 @pytest.mark.parametrize(

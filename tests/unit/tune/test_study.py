@@ -271,3 +271,10 @@ def test_figures_between_which_no_number_lies_end_no_study(default: float, other
     """A script prints what it likes: the study ended with an OverflowError, and its runs were lost."""
     study = Played(lambda values, now: other if values or now % 40 == 30 else default)
     assert describe_verdict(study.judge())
+
+
+@pytest.mark.parametrize("at", [1e-200, 1e9, 1e308])
+def test_times_of_a_saved_study_that_no_clock_has_end_no_study(at: float) -> None:
+    """No line goes through points that are as good as one (70), or so far apart that their squares are infinite."""
+    earlier = [CandidateTried({}, "measured", when, 10.0, {"pace": 9.0 + when / at}) for when in (at, -at, 0.0)]
+    assert all(0.5 < (row.ratio or 0.0) < 2 for row in Played(faster, earlier=earlier).judge().launches)
