@@ -385,8 +385,15 @@ def list_saved_runs(runs: Path) -> list[Path]:
 
 
 def remove_record(record: Path) -> None:
-    """Removes all that is saved of a run; links in it are removed, not followed. Raises `OSError`."""
-    for path in _list_records_of_run(record):
+    """Removes all that is saved of a run; links in it are removed, not followed. Raises `OSError`, also where something
+    is mounted in it, before anything is removed."""
+    records = _list_records_of_run(record)
+    with suppress(FileNotFoundError):  # no Linux
+        mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines()]
+        places = [re.sub(r"[ \t\n\\]", lambda sign: f"\\{ord(sign[0]):03o}", f"{each.resolve()}/") for each in records]
+        if any(at.startswith(tuple(places)) for at in mounts):
+            raise OSError(errno.EBUSY, "something is mounted in it")
+    for path in records:
         shutil.rmtree(path)
 
 

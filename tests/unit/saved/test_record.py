@@ -24,7 +24,7 @@ from ipexctl.model.events import Stamped
 from ipexctl.model.reports import LostOutput
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import Plain
-from ipexctl.store.record import RunRecord, list_saved_runs, make_name, prune_records, read_report
+from ipexctl.store.record import RunRecord, list_saved_runs, make_name, prune_records, read_report, remove_record
 from ipexctl.verbs.run.replay import find_saved_run, read_run_ids, read_saved_run
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
@@ -516,3 +516,16 @@ def test_a_hole_in_a_record_is_its_end_for_whoever_looks_for_its_runs(tmp_path: 
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write("\n" + line % "r2")
     assert [*read_run_ids(tmp_path)] == ["r1"]
+
+
+def test_a_record_in_which_something_is_mounted_stays_with_all_that_is_there(
+    tmp_path: Path, mount: Callable[[Path, str], None]
+) -> None:
+    """What was mounted was removed, and then the record was not."""
+    data = tmp_path / "a run" / "data"
+    data.mkdir(parents=True)
+    mount(data, "mode=0755")
+    (data / "keep").touch()
+    with pytest.raises(OSError, match="something is mounted in it"):
+        remove_record(data.parent)
+    assert (data / "keep").exists()

@@ -3,10 +3,12 @@
 import hashlib
 import struct
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ipexctl.act.bundled_files import read_script
 from ipexctl.act.context import Context
 from ipexctl.act.transfer.receive import make_results_directory
 from ipexctl.decide.planning.sync import SyncPlan, describe_large_transfer, describe_transfer
@@ -14,6 +16,7 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Sync
 from ipexctl.model.trees import TreeEntry
+from ipexctl.protocol.paths import MANIFEST
 from ipexctl.verbs.files.project import Project, compile_project_ignore, find_project, is_left_out
 from ipexctl.verbs.files.sync import sync
 from ipexctl.verbs.run.programs import find_local_module
@@ -272,3 +275,20 @@ def test_a_source_that_is_a_link_to_itself_does_not_exist(root: Path) -> None:
     (root / "loop").symlink_to("loop")
     with pytest.raises(UsageError, match=r"the source \S+/loop does not exist"):
         list(sync(Sync(source=str(root / "loop")), Inventory(()), Context(FakeOpener({}), root, root)))
+
+
+@pytest.mark.parametrize("dry", ["dry", ""])
+def test_a_project_in_which_something_is_mounted_stays_with_all_that_is_there(
+    tmp_path: Path, mount: Callable[[Path, str], None], dry: str
+) -> None:
+    """`du --prune` emptied the data set that was mounted there."""
+    data = tmp_path / "my project" / "data"
+    data.mkdir(parents=True)
+    (data.parent / MANIFEST).touch()
+    mount(data, "mode=0755")
+    (data / "keep").touch()
+    script = read_script("target_directory.sh") + read_script("remove_project.sh")
+    words = ["sh", "-c", script, "sh", str(data.parent), MANIFEST, "none", str(data.parent), dry]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("something is mounted at ")
+    assert (data / "keep").exists()
