@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.ssh import Links
-from ipexctl.model.hosts import Command, CommandIO, Link, LinkError
+from ipexctl.act.ssh import Links, LocalLink
+from ipexctl.act.ssh.local_link import LocalChannel
+from ipexctl.model.hosts import Command, CommandIO, Host, Link, LinkError
 from tests.contract.sshd import listening, pour, sshd
 from tests.waiting import wait
 
@@ -209,6 +210,19 @@ def test_a_command_with_a_process_left_in_the_background_ends_when_it_ends_itsel
     done = real_link.run(sh("sleep 1000 & echo $!", timeout=1000))
     os.kill(int(done.out), signal.SIGTERM)  # it is still there
     assert done.status == 0
+
+
+def test_what_a_command_writes_as_a_silence_ends_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, silences = LocalChannel.read, [True]
+
+    def read_late(channel: LocalChannel, timeout: float | None) -> object:
+        if silences and silences.pop():  # it writes and ends before its reader, who saw nothing, goes on
+            channel.status()
+            return []
+        return read(channel, timeout)
+
+    monkeypatch.setattr(LocalChannel, "read", read_late)
+    assert LocalLink(Host("here", "localhost")).run(sh("echo late")).out == b"late\n"
 
 
 def test_several_threads_may_use_one_link(real_link: Link) -> None:

@@ -247,8 +247,9 @@ def _collect_output(
         left = deadline - time.monotonic()
         if left <= 0:
             raise _TimedOut
+        ended = channel.has_ended()  # before the silence: what is written at its very end is still to be read
         pieces = channel.read(min(left, _QUIET_TIMEOUT))
-        if pieces is None or (not pieces and channel.has_ended()):
+        if pieces is None or (not pieces and ended):
             break
         for stream, data in pieces:
             room = command.cap - len(outputs[stream])
