@@ -589,6 +589,16 @@ def test_a_proxy_command_carries_the_connection(server: Server, tmp_path: Path) 
     assert (result.code, "ProxyCommand" in result.what) == ("jump", True)
 
 
+def test_a_proxy_command_that_does_not_heed_sigterm_holds_no_command(server: Server, tmp_path: Path) -> None:
+    """The end of a command waited for it, whatever number of Ctrl-C came."""
+    (tmp_path / "config").write_text("Host *\n  ProxyCommand sh -c 'trap \"\" TERM; sleep 20; true'\n")
+    links = Links(known_hosts=server.known_hosts, config=tmp_path / "config", connect_timeout=0.5)
+    begun = time.monotonic()
+    failure(links, server.host())
+    links.close()
+    assert time.monotonic() - begun < 10
+
+
 # -- jump hosts --------------------------------------------------------------------------------------------------------
 
 

@@ -3,8 +3,10 @@
 Paramiko's transport is driven directly, because its `SSHClient` costs several times as much and reads known_hosts its
 own way. No agent, X11 or port is ever forwarded: nothing here can ask for it, and what a host asks for is refused."""
 
+import os
 import random
 import shlex
+import signal
 import socket
 import subprocess
 import threading
@@ -29,6 +31,7 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.text import pluralize, printable
 
 _JUMP_FAILURE_TTL = 5.0  # seconds for which a jump host that could not be reached is not tried again
+_PROXY_GRACE = 2.0  # seconds in which ProxyCommands end
 _TRANSPORT_GRACE = 0.3  # seconds after the deadline in which the transport may still say why
 
 
@@ -87,7 +90,13 @@ class Dialler:
             jump.abort()
         for proxy in proxies:
             proxy.terminate()
-            proxy.wait()
+        until = time.monotonic() + _PROXY_GRACE
+        for proxy in proxies:
+            try:
+                proxy.wait(max(until - time.monotonic(), 0.0))
+            except subprocess.TimeoutExpired:  # it does not heed SIGTERM
+                os.killpg(proxy.pid, signal.SIGKILL)
+                proxy.wait()
         self._keys.close()
 
     def _check_recording(self, host: Host, settings: Settings) -> None:
