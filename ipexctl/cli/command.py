@@ -23,7 +23,7 @@ from typer.core import TyperCommand
 from ipexctl.cli.command_options import Option, find_model, read_options
 from ipexctl.cli.help_page import LONG_HELP, HelpPage
 from ipexctl.cli.plain_values import PlainValues, convert_plain_values
-from ipexctl.cli.usage_errors import CommandGroup, NeedlessWords, WrongWords, replace_word
+from ipexctl.cli.usage_errors import CommandGroup, NeedlessWords, NoSuchOption, WrongWords, replace_word
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -149,6 +149,13 @@ class _Generated(HelpPage):
         """Names of the options that only --help-all lists."""
         options = (option for name in (*self.models, "OutputFlags") for option in read_options(find_model(name)))
         return frozenset(option.name for option in options if option.flag.advanced)
+
+    def get_help(self: Any, ctx: Any) -> str:
+        words = ctx.meta.get(_WORDS, ())
+        taken = next((word for word in words if word[:2] == "-h" and len(word) > 2), None)
+        if taken and not {"-h", "--help", "--help-all"} & {*words}:
+            raise NoSuchOption(taken, ctx)
+        return str(super().get_help(ctx))  # type: ignore[misc]
 
     def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
         ctx.meta[_WORDS] = (*ctx.command_path.removeprefix(ctx.find_root().command_path).split(), *args)

@@ -34,7 +34,10 @@ _OTHER_NAMES = {  # of commands, and what they are called here
 _OTHER_OPTIONS = {("stop", "--all"): ("it ends the run that is named; this lists them, each with its name", ["ps"])}
 _OTHER_VALUES = {"nccl": "auto", "xccl": "auto", "mpi": "impi", "oneccl": "ccl"}  # of options, and which is meant
 # By their meaning; "" is left out.
-_LAUNCH_OPTIONS = {"ranks": "-n", "ppn": "--ppn", "hosts": "--hosts", "hostfile": "-f", "nodes": "", "own": ""}
+_LAUNCH_OPTIONS = {
+    "ranks": "-n", "ppn": "--ppn", "hosts": "--hosts", "hostfile": "-f", "variable": "-e", "names": "-e", "nodes": "",
+    "own": "",
+}  # fmt: skip
 _PYTHON_OPTIONS = ("-c", "-u", "-O", "-X")  # of the interpreter, which is started as a program
 _NAME_LIKENESS = 0.75  # the same of options and commands: those that are less alike mean other things
 
@@ -53,6 +56,14 @@ class NeedlessWords(WrongWords):  # type: ignore[misc]  # found at run time
     def __init__(self, words: Sequence[str], ctx: Any) -> None:
         super().__init__(f"unexpected arguments: {', '.join(words)}", ctx)
         self.words = tuple(words)
+
+
+class NoSuchOption(WrongWords):  # type: ignore[misc]  # found at run time
+    """An option such as ``-hostfile``, which the parser takes for ``-h`` and others."""
+
+    def __init__(self, word: str, ctx: Any) -> None:
+        super().__init__(f"no such option: {word}", ctx)
+        self.option_name, self.possibilities = word, ()
 
 
 class CommandGroup(PlainValues, TyperGroup):
@@ -215,7 +226,11 @@ def _translate_launch_options(words: Sequence[str], own: Sequence[str]) -> tuple
         option = _LAUNCH_OPTIONS.get(meaning)
         if not equal:
             value = "".join(line[at + 1 : at + 2])
-        if option not in ("", *own) or (meaning in {"ranks", "ppn"} and not value.isdigit()):
+        if meaning in {"ranks", "ppn"} and value in {"auto", "cpu"}:  # of torchrun: as many as it thinks fit
+            option = ""
+        elif meaning in {"ranks", "ppn"} and not value.isdigit():
+            continue
+        if option not in ("", *own) or (option == "-e" and "=" not in value):
             continue
         foreign.append(name)
         line[at : at + 1 if equal else at + 2] = [option, value] if option else []
@@ -248,6 +263,10 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
     line = _restore_value(error.ctx, words) or line
     if value is None and "-np" in words and "-n" in names:  # as mpirun spells it
         return "run has no option -np", replace_word(words, "-np", "-n")
+    short = next((each for each in names if f"{each}={value}" in words and each[1] != "-"), None)
+    if short is not None:
+        at = words.index(f"{short}={value}")
+        return f"the value of {short} stands behind it without '='", [*words[:at], short, value, *words[at + 1 :]]
     return f"{name} {what}" + (f", not {value!r:.80}" if value is not None else ""), line
 
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 _TEXTS = {
     "missing": "is missing", "tuple_type": "must be a list", "dict_type": "must be a mapping",
     "string_type": "must be a single value", "bool_type": "must be yes or no", "too_short": "is empty",
+    "string_too_short": "must have at least one character",
     "string_pattern_mismatch": "must be words of letters and digits",
 }  # fmt: skip
 _PARSING = {"integer": "must be a whole number", "number": "must be a number", "boolean": "must be yes or no"}

@@ -83,7 +83,9 @@ make_ppn_flag = partial(
     flag, None, "Ranks per host (default: the host's slots, else its NUMA nodes).", "Placement", ge=1, le=1024
 )
 make_exclude_flag = partial(flag, (), "Files to leave out, as in .gitignore; repeatable.", "Files", "PATTERN")
-make_venv_flag = partial(flag, None, "Environment on the hosts (default: the installed one).", metavar="PATH")
+make_venv_flag = partial(
+    flag, None, "Environment on the hosts (default: the installed one).", metavar="PATH", min_length=1
+)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -256,7 +258,7 @@ class Run(TransferFields, Task):
     ppn: int | None = make_ppn_flag()
     backend: Backend = flag("auto", "Collectives backend; auto is ccl or impi if installed, else gloo.", "Collectives")
     backend_override: bool = advanced_flag(False, "Use impi also in scripts that choose gloo or none.", "Collectives")
-    venv: str | None = flag(None, "Environment on the hosts (default: the installed one).", "Environment", "PATH")
+    venv: str | None = make_venv_flag(group="Environment")
     workdir: str | None = advanced_flag(
         None, "Directory on the hosts for the project (default: one of its own below ~/ipexctl).", "Environment", "PATH"
     )

@@ -57,6 +57,17 @@ def test_what_is_no_script_is_reported_as_what_it_is(
         assert reported.output.splitlines()[1:] == ["  hint: ipexctl run -f nodes train.py"]
 
 
+def test_a_hostfile_in_the_place_of_names_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("nodes").write_text("node0\n")
+    refused = CliRunner().invoke(app, ["hosts", "--hosts=./nodes"])
+    assert refused.stderr.splitlines()[1:] == ["  hint: ipexctl hosts --hostfile=./nodes"]
+    warned = CliRunner().invoke(app, ["hosts", "--hosts", "nodes"])  # a host may have the name of a file
+    assert (warned.exit_code, "nodes is a file here, which -f takes" in warned.output) == (0, True)
+    empty = CliRunner().invoke(app, ["hosts", "-f", ""])
+    assert empty.stderr == "error: the path of a file is empty\n"
+
+
 def test_without_hosts_those_of_a_running_lab_are_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = tmp_path / "ipexctl/lab/hostfile"
     lab.parent.mkdir(parents=True)

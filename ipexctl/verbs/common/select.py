@@ -81,10 +81,21 @@ def _check_lab(inventory: Inventory, runs: Path | None) -> None:
 def _read_hosts(hosts: str, environ: Mapping[str, str], cwd: Path) -> Inventory:
     scheduler = hosts.strip()
     if scheduler not in parsing.SCHEDULERS:
-        return parsing.parse_list(hosts)
+        return _read_host_list(hosts, cwd)
     nodefile = find_node_file(scheduler, environ)
     text = read_input(nodefile, cwd=cwd).text if nodefile else ""
     return parsing.parse_allocation(scheduler, environ, text)
+
+
+def _read_host_list(hosts: str, cwd: Path) -> Inventory:
+    """The hosts of a list; a hostfile in its place is refused, or warned of where a host may have the same name."""
+    if not os.path.isfile(cwd / hosts):  # noqa: PTH113  # false also for a name that no file can have
+        return parsing.parse_list(hosts)
+    what = f"--hosts takes names; {printable(hosts, 300)} is a file here, which -f takes"
+    if "/" in hosts:
+        raise UsageError(what, meant=("--hosts", "--hostfile"))
+    inventory = parsing.parse_list(hosts)
+    return replace(inventory, warnings=(*inventory.warnings, what))
 
 
 def limit_hosts(inventory: Inventory, limit: str, runs: Path | None) -> Inventory:
@@ -145,7 +156,7 @@ def make_started(verb: str, title: str, inventory: Inventory, venv: str | None =
 def read_hostfile(path: str, *, cwd: Path, hint: str | None = None) -> Inventory:
     """Returns the hosts of one hostfile or inventory, with the variables of ``group_vars/`` and ``host_vars/`` beside
     it. Raises `UsageError`."""
-    if (cwd / path).is_dir():
+    if path and (cwd / path).is_dir():
         files = [file.name for file in sorted((cwd / path).iterdir()) if file.is_file() and file.name[:1] != "."]
         hint = f"name the file: -f {shlex.quote(printable(str(Path(path, files[0])), 300))}" if files else hint
         raise UsageError(f"{printable(path, 300)} is a directory", hint=hint)
