@@ -226,7 +226,9 @@ class Uninstall(VenvFields, Task):
 class Sync(TransferFields, Task):
     """Copy a directory, the script's project or a model of a hub to all hosts: changed files only."""
 
-    source: str = flag(".", "Local directory; a script means its project; or hf:ORG/MODEL[@REVISION].", argument=True)
+    source: str = flag(
+        ".", "Local directory; a script means its project; or hf:ORG/MODEL[@REVISION].", argument=True, min_length=1
+    )
     workdir: str | None = flag(None, "Directory on the hosts (default: its place in ~/ipexctl/NAME).", "Files", "PATH")
     delete: bool = flag(False, "Remove files that are not in the source.", "Files")
     diff: bool = flag(False, "Show how changed text files differ from those on the hosts.", "Files")

@@ -68,6 +68,16 @@ def test_a_hostfile_in_the_place_of_names_is_known(tmp_path: Path, monkeypatch: 
     assert empty.stderr == "error: the path of a file is empty\n"
 
 
+@pytest.mark.parametrize(("line", "error", "hint"), read_table("wrong_flags/paths"))
+def test_a_path_that_is_not_what_the_command_needs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, error: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.py").touch()
+    refused = CliRunner().invoke(app, shlex.split(line))
+    assert (refused.exit_code, error in refused.stderr, hint in refused.stderr) == (2, True, True), refused.stderr
+
+
 def test_without_hosts_those_of_a_running_lab_are_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = tmp_path / "ipexctl/lab/hostfile"
     lab.parent.mkdir(parents=True)

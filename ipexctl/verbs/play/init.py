@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -133,6 +134,9 @@ def _check_answers(answers: Answers, target: Target, scripts: Mapping[str, str],
             raise UsageError(
                 f"{names} already exist{'s' if len(existing) == 1 else ''}", hint="--force overwrites them"
             )
+    if not (parent := target.playbook.parent).is_dir():
+        shown = _shorten_path(parent)
+        raise UsageError(f"{shown} is no directory", hint=shlex.join(["mkdir", "-p", "--", str(parent)]))
     if answers.script is not None and not (path := target.playbook.parent / answers.script).is_file():
         shown = printable(answers.script, 300)
         raise UsageError(f"{shown} is a directory" if path.is_dir() else f"the script {shown} does not exist")

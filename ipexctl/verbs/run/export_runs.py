@@ -46,7 +46,7 @@ def choose_format(target: str) -> ExportFormat:
         raise UsageError(
             f"{printable(target, 200)} names no format",
             reasons=[f"files end with {' or '.join(_ENDINGS)}"],
-            hint=advise("runs", "--export", printable(target, 200), "--format", "csv"),
+            meant=(target, f"{target.rstrip('/')}.csv"),
         )
     return form
 

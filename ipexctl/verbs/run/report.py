@@ -1,5 +1,6 @@
 """``ipexctl report``: the page of a saved run; and the page that each run leaves in its record."""
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def report(
 
     runs = [*dict.fromkeys(_find_run(context.state / "runs", word) for word in words or ("last",))]
     if page is not None:
-        check_destination(expand_home(page))
+        _check_page(expand_home(page))
     yield Started("report", ", ".join(run or find_run(each, "")[1] or read_name(each) for each, run in runs), ())
     if len(runs) > 1:
         read = [read_page(each, context, known, run) for each, run in runs]
@@ -80,6 +81,15 @@ def report(
     if show:
         yield from open_page(path.resolve().as_uri())
     yield from finish_verb("report", ReportAnswer(str(path), len(text.encode()), (value.run,)))
+
+
+def _check_page(path: Path) -> None:
+    """Raises `UsageError` for what no page can be written to, and for an existing file that is none."""
+    check_destination(path)
+    with suppress(OSError), path.open("rb") as file:
+        if (beginning := file.read(9)) and beginning.lower() != b"<!doctype":
+            what = f"{printable(str(path), 300)} exists and is no page"
+            raise UsageError(what, hint="name another file with -o")
 
 
 def _find_run(runs: Path, word: str) -> tuple[Path, str]:

@@ -445,6 +445,14 @@ def test_a_report_of_a_stranger_is_read_or_is_none(runs: Path, tmp_path: Path, m
         os.close(writer)
 
 
+def test_a_page_is_not_written_over_another_file(runs: Path, tmp_path: Path) -> None:
+    made = record(runs, list(streams.run(2, 2, steps=3)))
+    script = tmp_path / "train.py"
+    script.write_text("print()\n")
+    refused = CliRunner().invoke(app, ["report", str(made.directory), "-o", str(script)])
+    assert (refused.exit_code, script.read_text()) == (2, "print()\n")
+
+
 @pytest.mark.parametrize("make", ["nothing", "directory", "fifo", "empty"])
 def test_what_is_no_record_is_refused(tmp_path: Path, make: str) -> None:
     path = tmp_path / "events.jsonl"
