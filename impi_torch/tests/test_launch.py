@@ -85,7 +85,7 @@ def test_lists_of_cores_are_read() -> None:
 
 def test_gloo_is_replaced_only_where_that_is_safe() -> None:
     started = {"PMI_RANK": "0", "PMI_SIZE": "2"}
-    for backend in ("gloo", "undefined", "", "cpu:gloo"):
+    for backend in ("gloo", "undefined", "", "cpu:gloo", "ccl", "mpi"):
         assert reason_against(started, backend) == ""
     assert "nccl" in reason_against(started, "nccl")
     assert "cpu:gloo,cuda:nccl" in reason_against(started, "cpu:gloo,cuda:nccl")
@@ -124,8 +124,8 @@ def test_torch_knows_the_backend_without_an_import() -> None:
     assert ended.out == "True False\n"
 
 
-@pytest.mark.parametrize("asked", ["gloo", "cpu:gloo", "nothing"])
-def test_an_override_takes_the_place_of_gloo(run: Run, asked: str) -> None:
+@pytest.mark.parametrize("asked", ["gloo", "cpu:gloo", "nothing", "ccl", "mpi"])
+def test_an_override_takes_the_place_of_gloo_and_of_what_this_torch_lacks(run: Run, asked: str) -> None:
     ended = run("override", asked, ranks=2, IMPI_TORCH_OVERRIDE=1).ok()
     lines = [line.split() for line in ended.out.splitlines() if line[:1].isdigit()]
     assert len(lines) == 2

@@ -259,7 +259,9 @@ class Run(TransferFields, Task):
     n: int | None = make_ranks_flag()
     ppn: int | None = make_ppn_flag()
     backend: Backend = flag("auto", "Collectives backend; auto is ccl or impi if installed, else gloo.", "Collectives")
-    backend_override: bool = advanced_flag(False, "Use impi also in scripts that choose gloo or none.", "Collectives")
+    backend_override: bool = advanced_flag(
+        False, "Use impi in scripts that choose gloo, ccl, mpi or none.", "Collectives"
+    )
     venv: str | None = make_venv_flag(group="Environment")
     workdir: str | None = advanced_flag(
         None, "Directory on the hosts for the project (default: one of its own below ~/ipexctl).", "Environment", "PATH"

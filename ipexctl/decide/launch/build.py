@@ -294,7 +294,7 @@ def choose_backend(task: Run, by_host: Mapping[str, Runtime]) -> tuple[str, str]
     if task.per_host:
         return "gloo", "--per-host: mpirun does not know the ranks that a program starts"
     if task.backend_override:
-        return "impi", "--backend-override: also for scripts that say gloo or nothing"
+        return "impi", "--backend-override: also for scripts that say gloo, ccl, mpi or nothing"
     if task.backend != "auto":
         return task.backend, "--backend"
     if ccl:
