@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from ipexctl.store.private_files import write_private_file
+from ipexctl.store.private_files import refuse_os_errors, write_private_file
 
 _TAG = "py3-none-any"
 Kind = Literal["playbooks", "examples"]
@@ -53,7 +53,8 @@ def pack_impi_torch(cache: Path) -> Path:
     name, data = _pack_wheel({path.name: path.read_bytes() for path in sorted(source.glob("*.py"))})
     place = cache / "own" / hashlib.sha256(data).hexdigest()[:16] / name
     if not place.is_file() or place.read_bytes() != data:
-        write_private_file(place, data)
+        with refuse_os_errors(place, "cannot be written"):
+            write_private_file(place, data)
     return place
 
 

@@ -4,7 +4,10 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
+import pytest
+
 from ipexctl.act.bundled_files import pack_impi_torch
+from ipexctl.model.errors import UsageError
 from ipexctl.model.toml import parse_toml
 
 PROJECT = Path(__file__).parents[3] / "impi_torch"
@@ -37,3 +40,9 @@ def test_a_wheel_that_somebody_changed_is_packed_anew(tmp_path: Path) -> None:
     good = path.read_bytes()
     path.write_bytes(b"something else")
     assert pack_impi_torch(tmp_path).read_bytes() == good
+
+
+def test_a_cache_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "home").touch()
+    with pytest.raises(UsageError, match="cannot be written"):
+        pack_impi_torch(tmp_path / "home/.cache")
