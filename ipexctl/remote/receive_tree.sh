@@ -104,6 +104,15 @@ place)
   fi
   check_directory .
   if [ -f ../to_delete ]; then
+    list_mounts >../mounts
+    while read -r at; do
+      name=./$at
+      while [ "$name" != . ]; do
+        ! tr '\0' '\n' <../to_delete | number_blanks | grep -qxF -e "$name" ||
+          fail "something is mounted at $dir/$at, which --delete would empty"
+        name=${name%/*}
+      done
+    done <../mounts
     output=$(cd "$dir" && xargs -0 rm -rf -- <"$part/to_delete" 2>&1) || fail "cannot remove in $dir: ${output##*: }"
   fi
   # What is renamed shall be on the disk first; but not where much of others' waits to be written as well.

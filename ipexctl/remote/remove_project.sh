@@ -7,10 +7,8 @@
 for spec in "$HOME/$2"/*/spec.json; do
   ! grep -qsF -e "\"$dir" -e "\"$3" -e "\"${3%/*}\"" -- "$spec" || { spec=${spec%/*}; printf 'used by run %s' "${spec##*/}"; exit 0; }
 done
-# What is mounted in it, also of the same file system, is somebody's data: rm would take that first. The kernel writes blanks as numbers.
-real=$(cd -P -- "$dir" && pwd | sed 's/\\/\\134/g; s/ /\\040/g; s/	/\\011/g') || fail "cannot read $dir"
-while read -r _ _ _ _ at _; do
-  case $at in "$real"/*) printf 'something is mounted at %s' "$at"; exit 0 ;; esac
-done </proc/self/mountinfo
+mounts=$(list_mounts) || exit 3
+[ ! "$mounts" ] || { printf 'something is mounted at %s' "$dir/${mounts%%
+*}"; exit 0; }
 [ "$4" ] && exit 0
 cd / && said=$(rm -rf -- "$dir" 2>&1) || fail "cannot remove $dir: ${said##*: }"

@@ -26,3 +26,12 @@ refuse_strangers() {
     esac
   done
 }
+# Prints where something is mounted below $dir, also of the same file system: that is somebody's data, and rm would take it
+# first. Blanks are numbers in what it prints, as the kernel writes them.
+number_blanks() { sed 's/\\/\\134/g; s/ /\\040/g; s/	/\\011/g'; }
+list_mounts() {
+  real=$(cd -P -- "$dir" && pwd | number_blanks) || fail "cannot read $dir"
+  while read -r _ _ _ _ at _; do
+    case $at in "$real"/*) printf '%s\n' "${at#"$real"/}" ;; esac
+  done </proc/self/mountinfo
+}

@@ -1,11 +1,14 @@
 """Files of ipexctl's own that are read again later: whole or not at all, on the disk, and for nobody else, whatever the
 umask."""
 
+import errno
 import os
+import re
 import secrets
 import shlex
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -128,6 +131,19 @@ def read_regular_file(path: Path, limit: int, *, own: bool = False) -> bytes:
     if len(data) > limit:
         raise OSError(None, f"is larger than {limit >> 20} MiB")
     return data
+
+
+def remove_directories(directories: Sequence[Path]) -> None:
+    """Removes them; links in them are removed, not followed. Raises `OSError`, also where something is mounted in one,
+    before anything is removed."""
+    with suppress(FileNotFoundError):  # no Linux
+        lines = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n")[:-1]
+        paths = [f"{each.resolve()}/" for each in directories]
+        places = [re.sub(r"[ \t\n\\]", lambda sign: f"\\{ord(sign[0]):03o}", path) for path in paths]
+        if any(line.split(" ")[4].startswith(tuple(places)) for line in lines):
+            raise OSError(errno.EBUSY, "something is mounted in it")
+    for path in directories:
+        shutil.rmtree(path)
 
 
 def measure_tree(directory: Path, counted: set[tuple[int, int]] | None = None) -> tuple[int, float]:

@@ -24,7 +24,7 @@ from ipexctl.model.json_values import JsonObject, parse_json
 from ipexctl.model.reports import CommandReport, LostOutput
 from ipexctl.model.text import pluralize, printable
 from ipexctl.store import event_json
-from ipexctl.store.private_files import claim_private_directory, describe_error, read_regular_file
+from ipexctl.store.private_files import claim_private_directory, describe_error, read_regular_file, remove_directories
 
 EVENTS, PLAN, REPORT, RANKS = "events.jsonl", "plan.txt", "report.json", "ranks"
 MARK = b"\n[ipexctl: "  # begins a line in a rank's file: how many bytes are missing there, or that another run begins
@@ -385,16 +385,8 @@ def list_saved_runs(runs: Path) -> list[Path]:
 
 
 def remove_record(record: Path) -> None:
-    """Removes all that is saved of a run; links in it are removed, not followed. Raises `OSError`, also where something
-    is mounted in it, before anything is removed."""
-    records = _list_records_of_run(record)
-    with suppress(FileNotFoundError):  # no Linux
-        mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines()]
-        places = [re.sub(r"[ \t\n\\]", lambda sign: f"\\{ord(sign[0]):03o}", f"{each.resolve()}/") for each in records]
-        if any(at.startswith(tuple(places)) for at in mounts):
-            raise OSError(errno.EBUSY, "something is mounted in it")
-    for path in records:
-        shutil.rmtree(path)
+    """Removes all that is saved of a run; links in it are removed, not followed. Raises `OSError`."""
+    remove_directories(_list_records_of_run(record))
 
 
 def is_record_in_use(record: Path) -> bool:

@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -199,3 +199,22 @@ def test_a_process_of_another_user_is_no_earlier_transfer(shell: Shell) -> None:
             assert other.poll() is None
         finally:
             os.killpg(other.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("gone", ["my data", "my data/the\\one", "other"])
+def test_what_is_mounted_is_not_emptied_by_a_removal(
+    shell: Shell, mount: Callable[[Path, str], None], gone: str
+) -> None:
+    """`sync --delete` emptied the data set that was mounted in the project on the host."""
+    data = shell.there / "my data/the\\one"
+    data.mkdir(parents=True)
+    (shell.there / "other").touch()
+    for path in (shell.there, *shell.there.rglob("*")):
+        path.chmod(0o700)
+    mount(data, "mode=0755")
+    (data / "keep").touch()
+    stream = pack({"new": "1"}).removesuffix(END + bytes(1024))
+    status, err = shell.place(stream + build_tar_file("to_delete", f"./{gone}\0".encode(), 0o600) + END + bytes(1024))
+    assert (data / "keep").exists()
+    assert (status, (shell.there / "other").exists()) == ((0, False) if gone == "other" else (3, True)), err
+    assert ("something is mounted at" in err) == (gone != "other")

@@ -140,10 +140,12 @@ def write_record(directory: str, kind: str, record: "rank_records.RankRecord") -
 
 
 def remove_directory(path: str) -> None:
-    """Removes a directory with all that is in it, as far as that is possible."""
+    """Removes a directory with all that is in it, as far as that is possible; not one in which something is mounted."""
     import shutil  # each start of the agent would pay for it
     import subprocess
 
+    if procs.find_mount(path):
+        return
     with suppress(RecursionError):
         shutil.rmtree(path, ignore_errors=True)
     if os.path.isdir(path):  # a rank may have made directories that are deeper than Python's stack

@@ -183,6 +183,16 @@ def list_directories(top: str) -> "List[str]":
     return directories
 
 
+def find_mount(directory: str) -> str:
+    """Where something is mounted, there or below, also of the same file system: somebody's data. Empty for nowhere."""
+    top = os.fsencode(os.path.realpath(directory)) + b"/"
+    for line in read_file("/proc/self/mountinfo").split(b"\n")[:-1]:
+        at = line.split(b" ")[4].decode("unicode_escape").encode("latin-1")  # where blanks are numbers
+        if (at + b"/").startswith(top):
+            return os.fsdecode(at)
+    return ""
+
+
 def join_cgroup(group: str) -> None:
     """Moves this process, and with it all that it starts, into the group. Where that fails, marks and descent tell."""
     with suppress(OSError), open(os.path.join(group, "cgroup.procs"), "w", encoding="utf-8") as text:

@@ -405,7 +405,7 @@ class InstallSession(relay.FileRelay):
         keep = [*keep, *self.find_used().used]  # a run may have started since all hosts were asked
         self.decides = False  # every host is confirmed
         for id in list_environments(self.base):
-            if id not in keep:
+            if id not in keep and not procs.find_mount(os.path.join(self.base, id)):
                 try:  # without its marker first: a removal that is cut short leaves no environment that looks complete
                     os.unlink(os.path.join(self.base, id, MARKER))
                 except OSError:
@@ -428,6 +428,10 @@ class InstallSession(relay.FileRelay):
         used = self.find_used().used
         if used:
             return messages.Removed(used, [])
+        for name in os.listdir(self.base):
+            at = procs.find_mount(os.path.join(self.base, name))
+            if at:
+                raise SessionError("residue", "something is mounted at %s" % at)
         if self.is_linked():
             os.unlink(self.venv)
         ids = list_environments(self.base)

@@ -216,8 +216,11 @@ def hash_open_file(file: BinaryIO) -> Tuple["hashlib._Hash", int]:
 
 
 def remove_path(path: str) -> None:
-    """Removes a file or a tree; of that eight directories at a time, since each waits for a disk or a file server."""
+    """Removes a file or a tree; of that eight directories at a time, since each waits for a disk or a file server. One
+    in which something is mounted stays."""
     if os.path.isdir(path) and not os.path.islink(path):
+        if procs.find_mount(path):
+            return
         from multiprocessing.pool import ThreadPool
 
         directories = procs.list_directories(path)[::-1]

@@ -22,7 +22,7 @@ def format_answer(value: UsageAnswer) -> list[RenderableType]:
     if removed:
         items += ["", AtWidth(draw_rows, [_describe_place(place) for place in removed])]
     items += [
-        Line(text(("! ", WARN), f"not removed: {place.path} on {place.host}: {place.stays}"), 2)
+        Line(text(("! ", WARN), f"not removed: {place.path} on {place.host or 'this machine'}: {place.stays}"), 2)
         for place in value.places
         if place.stays
     ]

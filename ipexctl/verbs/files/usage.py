@@ -3,7 +3,6 @@ old wheels here."""
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -17,7 +16,7 @@ from ipexctl.model.events import Message, Workflow, finish_verb
 from ipexctl.model.hosts import Inventory, Link, LinkError
 from ipexctl.model.text import fold_names, format_size, group_pairs, parse_integer, printable
 from ipexctl.protocol.paths import MANIFEST, RUNS, STATE
-from ipexctl.store.private_files import measure_tree
+from ipexctl.store.private_files import measure_tree, remove_directories
 from ipexctl.verbs.common.probe import VENV
 from ipexctl.verbs.common.select import list_flags, make_started
 
@@ -65,10 +64,14 @@ def show_usage(
         if not path.exists():
             continue
         size, changed = measure_tree(path, counted)
-        removed = path == context.cache and changed < limit
-        if removed and not dry:
-            shutil.rmtree(path, ignore_errors=True)
-        places.append(UsedPlace("", kind, str(path), size, changed if removed else None, removed=removed))
+        old, stays = path == context.cache and changed < limit, ""
+        if old and not dry:
+            try:
+                remove_directories([path])
+            except OSError as error:
+                stays = (error.strerror or str(error)).lower()
+        removed = old and not stays
+        places.append(UsedPlace("", kind, str(path), size, changed if old else None, removed=removed, stays=stays))
     sizes = {place.host: place.bytes for place in places if place.host and place.path.endswith(UV_CACHE[1:])}
     if hint := describe_uv_cache({host: size for host, size in sizes.items() if size >= _LARGE_CACHE}):
         yield Message(hint)

@@ -2,13 +2,14 @@
 
 import os
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from ipexctl.act import run_control
-from ipexctl.act.run_dir import RemoteRunDir, create_run_dir
+from ipexctl.act.run_dir import RemoteRunDir, create_run_dir, remove_run_dir
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.hosts import Host
 from ipexctl.protocol import messages, paths
@@ -122,3 +123,15 @@ def test_a_directory_of_a_run_is_removed_however_deep_a_rank_made_it(tmp_path: P
         assert not made.exists()
     finally:  # pytest's own removal is recursive
         subprocess.run(["rm", "-rf", made], check=True)
+
+
+def test_a_directory_of_a_run_in_which_something_is_mounted_stays(
+    link: LocalLink, part: Path, mount: Callable[[Path, str], None]
+) -> None:
+    """Open MPI's ranks have it as TMPDIR. What was mounted was removed, and then the directory was not."""
+    (part / "a place").mkdir()
+    mount(part / "a place", "mode=0755")
+    (part / "a place/keep").touch()
+    remove_run_dir(link, RemoteRunDir(HERE, str(part), "python3"))
+    files.remove_directory(str(part))
+    assert (part / "a place/keep").exists()

@@ -16,6 +16,7 @@ from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.act.transfer.receive import receive_files
 from ipexctl.act.transfer.send import make_remote_error
 from ipexctl.model.answers.files import FetchAnswer, FetchedHost
+from ipexctl.model.answers.hosts import UsageAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message
 from ipexctl.model.hosts import Command, Completed, Host, Inventory
@@ -267,6 +268,30 @@ def test_a_place_that_no_host_has_is_a_failure_of_that_host(tmp_path: Path, plac
     events = [*show_usage(Inventory((Host("n0", "n0"),)), context)]
     [failed] = [event.failure for event in events if isinstance(event, HostFailed)]
     assert (failed.code, events[-1]) == ("malformed", Ended("du", Exit.STEP))
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_wheels_that_stay_are_not_reported_as_removed(
+    tmp_path: Path, mount: Callable[[Path, str], None], linked: bool
+) -> None:
+    """What was mounted in the cache was removed."""
+    data, cache = tmp_path / "data", tmp_path / "cache"
+    data.mkdir()
+    if linked:
+        cache.symlink_to(data)
+    else:
+        cache.mkdir()
+        data = data.rename(cache / "data")
+        mount(data, "mode=0755")
+    (data / "keep").touch()
+    context = Context(FakeOpener({}), tmp_path / "state", cache, clock=lambda: 1e10)
+    events = [*show_usage(Inventory(()), context, older_than="30d", dry=False)]
+    [answer] = [event.value for event in events if isinstance(event, Answer)]
+    assert isinstance(answer, UsageAnswer)
+    [place] = answer.places
+    assert (data / "keep").exists()
+    assert not place.removed
+    assert place.stays
 
 
 def test_a_second_list_without_sense_is_a_failure_of_that_host(tmp_path: Path) -> None:

@@ -524,11 +524,28 @@ def test_an_uninstall_that_is_cut_short_leaves_no_environment_that_looks_whole(t
 
 
 def test_what_an_uninstall_cannot_remove_is_reported(tmp_path: Path, mount: Mount) -> None:
-    (tmp_path / "env.d/one").mkdir(parents=True)
-    mount(tmp_path / "env.d/one", "mode=0755")
+    (tmp_path / "env.d").mkdir()
+    mount(tmp_path / "env.d", "mode=0755")
     with start(PROGRAM) as session, pytest.raises(RemoteError, match=r"env\.d could not be removed") as caught:
         session.call("remove", Removed, venv=str(tmp_path / "env"))
     assert caught.value.code == "residue"
+
+
+@pytest.mark.parametrize("name", ["one", "one/the data", "tmp/uv"])
+def test_where_something_is_mounted_nothing_is_removed(tmp_path: Path, mount: Mount, name: str) -> None:
+    """An uninstall emptied what was mounted there, and then reported that it could not remove it."""
+    data = tmp_path / "env.d" / name
+    data.mkdir(parents=True)
+    mount(data, "mode=0755")
+    for file in (data / "keep", tmp_path / "env.d/one/ipexctl.json"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("{}")
+    with start(PROGRAM) as session:
+        with pytest.raises(RemoteError, match="something is mounted at") as caught:
+            session.call("remove", Removed, venv=str(tmp_path / "env"))
+        session.call("remove_unused", Removed, venv=str(tmp_path / "env"), keep=[])
+    assert caught.value.code == "residue"
+    assert (data / "keep").exists()
 
 
 def test_the_import_check_reports_what_is_wrong_and_survives_packages_that_exit(tmp_path: Path) -> None:
