@@ -374,6 +374,25 @@ def test_options_behind_a_script_that_refuses_them_stand_before_it_in_the_comman
         assert diagnosis.command == "ipexctl run --ppn 2 train.py"
 
 
+def test_a_backend_that_torch_lacks_is_overridden_where_the_environment_has_impi() -> None:
+    words = ("run", "--hosts", "a,b", "train.py")
+    for backend, message, command in (
+        ("impi", "AssertionError: Unknown backend type ccl", "ipexctl run --backend-override --hosts a,b train.py"),
+        (
+            "impi",
+            "RuntimeError: Distributed package doesn't have MPI built in.",
+            "ipexctl run --backend-override --hosts a,b train.py",
+        ),
+        ("impi", "AssertionError: Unknown backend type smddp", "ipexctl doctor"),
+        ("gloo", "AssertionError: Unknown backend type ccl", "ipexctl doctor"),
+    ):
+        begun = [replace(STARTED, words=words), *done(end(2, 1, 50.0, error=message), reason="rank")[1:]]
+        begun = [replace(each, backend=backend) if isinstance(each, e.RunStarted) else each for each in begun]
+        diagnosis = of_run(fold_with_catalogue(begun)).diagnosis
+        assert diagnosis
+        assert diagnosis.command == command
+
+
 def test_a_library_that_another_mpi_lacks_is_not_looked_for_in_the_environment() -> None:
     started = e.Started("run", "pi.py", HOSTS, words=("run", "--mpi", "mpich", "pi.py"))
     error = "ImportError: libmpi.so.12: cannot open shared object file: No such file or directory"

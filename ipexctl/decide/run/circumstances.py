@@ -110,6 +110,14 @@ def _is_not_sent(failure: _Failure) -> _Shown | None:
     return _Shown(command=command) if _LOCAL_MODULE in failure.state.warnings.values() else None
 
 
+def _can_be_impi(failure: _Failure) -> _Shown | None:
+    """The script names a backend that torch lacks and impi stands for; the environment has it."""
+    begun, asked = failure.state.last_attempt, failure.words.get("backend", "mpi")
+    planned = begun.started.backend if begun and asked in {"ccl", "mpi"} else ""
+    command = make_command_with(failure.state, "--backend-override") if planned == "impi" else None
+    return _Shown(command=command) if command else None
+
+
 def _is_below(failure: _Failure) -> _Shown | None:
     command = make_command_of_module(failure.state)
     return _Shown(command=command) if command else None
@@ -196,6 +204,7 @@ CIRCUMSTANCES: Mapping[str, Callable[[_Failure], _Shown | None]] = {
     "warned": _was_warned,
     "misplaced": _is_misplaced,
     "not-sent": _is_not_sent,
+    "impi": _can_be_impi,
     "below": _is_below,
     "left-out": _is_left_out,
     "library-left-out": _is_library_left_out,
