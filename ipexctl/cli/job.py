@@ -208,9 +208,9 @@ def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...], script_na
     own = _list_options_not_given(ctx)
     names = list(dict.fromkeys(name for word in args if (name := word.partition("=")[0]) in own))
     if names:
-        from ipexctl.act.inputs import read_script
+        from ipexctl.act.inputs import read_script_text
 
-        text = read_script(Path(script_name))[0]
+        text = read_script_text(Path(script_name))
         names = [name for name in names if f'"{name}"' not in text and f"'{name}'" not in text]
     if not names:
         return []

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import read_input, read_script
+from ipexctl.act.inputs import read_input, read_script_text
 from ipexctl.data import read_data
 from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.run.fold import RunFold
@@ -65,7 +65,7 @@ def tune(
         raise UsageError(f"--into {printable(str(into), 300)} would replace a file that tune did not write")
     import_optuna()
     request = read_request(base, context.environ, dry=dry, emit=None)
-    text = base.script if base.module else read_script(request.script)[0]
+    text = base.script if base.module else read_script_text(request.script)
     prepared = yield from prepare_run("tune", request, inventory, context)
     if prepared is None:
         return

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from ipexctl.act.inputs import expand_home, find_modules, is_writable_by_all, read_script
+from ipexctl.act.inputs import expand_home, find_modules, is_writable_by_all, read_script_text
 from ipexctl.decide.planning.ignore import Ignored, compile_tree_ignore
 from ipexctl.decide.script_imports import Module
 from ipexctl.model.errors import UsageError
@@ -85,11 +85,11 @@ def find_project(source: str | Path, root: str | None, exclude: Iterable[str] = 
 def make_finder(beside: Path, project: Project) -> Callable[[str], list[Module]]:
     """Returns what finds the files of a module beside the script or in the project."""
     directories = [beside, *(project.root / path for path in project.list_import_paths())]
-    read = functools.cache(read_script)
+    read = functools.cache(read_script_text)
 
     def find(name: str) -> list[Module]:
         files = find_modules(name, directories)
-        return [Module(os.path.relpath(file, project.root), of, read(file)[0]) for file, of in files]
+        return [Module(os.path.relpath(file, project.root), of, read(file)) for file, of in files]
 
     return find
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import expand_home, read_input, read_script
+from ipexctl.act.inputs import expand_home, read_input, read_script, read_script_text
 from ipexctl.data import read_data
 from ipexctl.decide.launch import accelerate
 from ipexctl.decide.launch.accelerate import AccelerateConfig
@@ -74,7 +74,7 @@ def init(
     `UsageError` before any host is contacted if a file exists already or the script does not exist."""
     beside = [path for path in sorted(target.playbook.parent.glob("*.py")) if path.is_file()]
     left_out = re.compile(r"(setup|conftest|test_.*|_.*)\.py")  # no scripts of a training
-    scripts = {path.name: read_script(path)[0] for path in beside if not left_out.fullmatch(path.name)}
+    scripts = {path.name: read_script_text(path) for path in beside if not left_out.fullmatch(path.name)}
     _check_answers(answers, target, scripts, ask)
     yield make_started("init", pluralize(len(inventory), "host"), inventory)
     facts, failures = yield from probe_hosts(inventory, context)

@@ -13,7 +13,7 @@ from getpass import getuser
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import read_script
+from ipexctl.act.inputs import read_script, read_script_text
 from ipexctl.act.run_control import make_busy_failure
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.transfer.send import hash_file
@@ -105,7 +105,7 @@ def prepare_launch(
         return None
     notes = find_start_notes(task, context.environ, facts, dry=request.dry)
     script = _find_script(request)
-    text = read_script(script)[0] if script else ""
+    text = read_script_text(script) if script else ""
     notes = (*script_imports.describe_emptiness(text, str(script)), *notes)
     if not task.per_host:
         notes = (*_describe_launches(request.starts[0]), *notes)
@@ -275,7 +275,7 @@ def _describe_launches(start: Start) -> tuple[Note, ...]:
 
     if start.kind != "file" or posixpath.basename(start.program) not in _SHELLS:
         return ()
-    for launch in LaunchLines().find(read_script(Path(start.name))[0], start.name):
+    for launch in LaunchLines().find(read_script_text(Path(start.name)), start.name):
         what = f"{printable(start.name)}:{launch.line} starts ranks by itself ({printable(launch.name)})"
         text = f"{what}, and is started once for each rank, with --per-host once a host; the command in its place:"
         return (Note("launch-line", advise("migrate", start.name, text=text)),)
