@@ -84,7 +84,7 @@ make_ppn_flag = partial(
 )
 make_exclude_flag = partial(flag, (), "Files to leave out, as in .gitignore; repeatable.", "Files", "PATTERN")
 make_venv_flag = partial(
-    flag, None, "Environment on the hosts (default: the installed one).", metavar="PATH", min_length=1
+    flag, None, "Environment on the hosts, from / or ~/ (default: the installed one).", metavar="PATH", min_length=1
 )
 
 
@@ -159,7 +159,7 @@ class TransferFields(Fields):
 class Doctor(Task):
     """Look at every host and say what is wrong, on which host, and how to fix it."""
 
-    venv: str | None = flag(None, "Environment to inspect on the hosts (default: the installed one).", "Checks", "PATH")
+    venv: str | None = make_venv_flag(group="Checks")
     workdir: str | None = advanced_flag(
         None, "Working directory on the hosts, whose disk is checked (default: the home directory).", "Checks", "PATH"
     )
@@ -182,7 +182,9 @@ class Install(PackageFields, VersionFields, Task):
     python: str | None = flag(
         None, "Interpreter on hosts, such as 3.11 or a path (default: one that fits).", "Environment", "PATH|VERSION"
     )
-    venv: str | None = flag(None, "Absolute path on all hosts (default: chosen by ipexctl).", "Environment", "PATH")
+    venv: str | None = flag(
+        None, "Path on all hosts, from / or ~/ (default: chosen by ipexctl).", "Environment", "PATH"
+    )
     mpi: str = advanced_flag(
         "auto",
         "MPI to use: that of a wheel by its name (auto, wheel: Intel MPI), or the hosts' own by its path.",

@@ -329,6 +329,8 @@ class _Parser:
                 text = wrong.text if isinstance(wrong, Scalar) else None if action else name_kind(wrong)
                 if isinstance(wrong, Scalar) and validators.TEMPLATE.search(wrong.text):
                     continue  # that is an error already
+                if fault["type"] == "string_too_short" and fault["loc"][-1] in _NEVER_EMPTY:
+                    continue  # so is that
                 reason = f"{path} {describe_error(fault)}"
                 self.problems.add(wrong.origin, reason, value=None if fault["type"] == "missing" else text)
             return None

@@ -117,6 +117,19 @@ def path(text: str) -> str | None:
     return value(text)
 
 
+def environment(text: str) -> str | None:
+    """A path on the hosts, of a directory with Python packages and not of a program in one (`strip_program`)."""
+    if not text.startswith(("/", "~/")) and not path(text):
+        return "the path of an environment begins with / or with ~/, the home directory on the hosts"
+    return "the path is not of an environment but of what is in one" if strip_program(text) else path(text)
+
+
+def strip_program(text: str) -> str | None:
+    """Returns ENV of ``ENV/bin``, ``ENV/bin/python`` or ``ENV/bin/activate``, which other tools take."""
+    match = re.fullmatch(r"(.+)/bin(?:/(?:python[0-9.]*|activate))?", text)
+    return match and match[1]
+
+
 def value(text: str) -> str | None:
     """Any printable text: values that only ever travel quoted."""
     bad = next((char for char in text if not char.isprintable()), None)
@@ -142,7 +155,8 @@ KEYS: Mapping[str, Check] = {
     "port": port,
     "address": host,
     "iface": iface,
-    **dict.fromkeys(("key", "venv", "workdir", "python", "known_hosts"), path),
+    **dict.fromkeys(("key", "workdir", "python", "known_hosts"), path),
+    "venv": environment,
     "ifhn": interface_address,
     "jump": jump,
     "local": yes_no,

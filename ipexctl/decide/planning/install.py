@@ -74,12 +74,11 @@ def advise_place(places: Sequence[Mapping[str, int]], lock: Lock) -> str:
 def choose_venv(named: str | None, inventory: Inventory, facts: HostFacts) -> str:
     """Returns the one absolute path of the environment: ``named``, or that of the hosts. It is one because mpiexec
     starts its helper on every host by the path it has on the head. Raises `UsageError` (exit 4) if there is none."""
-    if named:
-        return named
+    paths_by_host = {host.name: named or host.vars.get("venv") or f"~/{DEFAULT_VENV}" for host in inventory}
     wanted = {
-        host.name: host.vars.get("venv") or posixpath.join(facts[host.name].home or "", DEFAULT_VENV)
-        for host in inventory
-        if host.name in facts
+        host: posixpath.join(facts[host].home or "", path[2:]) if path.startswith("~/") else path
+        for host, path in paths_by_host.items()
+        if host in facts
     }
     paths = list(dict.fromkeys(wanted.values()))
     if len(paths) > 1 or not paths[0].startswith("/"):

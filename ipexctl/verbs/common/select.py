@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ipexctl.act.inputs import expand_home, is_writable_by_all, read_input, read_variable_files, refuse_planted
 from ipexctl.data import read_data
 from ipexctl.decide import parsing
+from ipexctl.decide.parsing import validators
 from ipexctl.decide.parsing.dialects import write_list_entry
 from ipexctl.decide.parsing.host_patterns import FAILED
 from ipexctl.decide.parsing.schedulers import find_node_file
@@ -149,7 +150,10 @@ def list_flags(inventory: Inventory, venv: str | None) -> tuple[str, ...]:
 
 
 def make_started(verb: str, title: str, inventory: Inventory, venv: str | None = None) -> Started:
-    """Returns the first event of a verb that works on these hosts."""
+    """Returns the first event of a verb that works on these hosts. Raises `UsageError` for a wrong ``--venv``."""
+    if venv and (why := validators.environment(venv)):
+        env = validators.strip_program(venv)
+        raise UsageError(f"--venv {printable(venv, 300)}: {why}", meant=(venv, env) if env else None)
     return Started(verb, title, inventory.names, selection_flags=list_flags(inventory, venv))
 
 

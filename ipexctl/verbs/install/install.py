@@ -210,8 +210,9 @@ def _check_input(task: Install, inventory: Inventory) -> None:
     for what, path in [("--venv", task.venv)] + [(f"venv of {host.name}", host.vars.get("venv")) for host in inventory]:
         if path is None:
             continue
+        path = f"/~{path[1:]}" if path.startswith("~/") else path  # as deep as in a home directory
         if not path.startswith("/") or any(ord(char) < 32 for char in path) or posixpath.normpath(path) != path:
-            reasons.append(f"{what}: {path!r} is not a plain absolute path")
+            reasons.append(f"{what}: {path!r} is not a plain absolute path, nor one from ~/")
         elif path.count("/") < 2:
             reasons.append(f"{what}: {path!r} must be at least two levels deep")
     if task.wheels and not Path(task.wheels).is_dir():

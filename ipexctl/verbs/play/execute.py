@@ -15,7 +15,7 @@ from ipexctl.model.text import pluralize
 from ipexctl.verbs.common.select import make_started
 
 # What the host itself does not have, a person expects in the environment.
-_FIND_IN_ENV = 'case $0 in /*) e=$0 ;; *) e=$HOME/$0 ;; esac; PATH=$PATH:$e/bin; export PATH; exec "$@"'
+_FIND_IN_ENV = 'case $0 in /*) e=$0 ;; *) e=$HOME/${0#"~/"} ;; esac; PATH=$PATH:$e/bin; export PATH; exec "$@"'
 
 
 def execute(

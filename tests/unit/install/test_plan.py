@@ -150,6 +150,7 @@ def test_the_environment_has_one_path_on_all_hosts() -> None:
     hosts = Inventory((Host("a", "a"), Host("b", "b", vars={"venv": "/opt/env"}), Host("gone", "gone")))
     home = {"a": Facts(home="/home/u"), "b": Facts(home="/root")}
     assert choose_venv("/named", hosts, home) == "/named"
+    assert choose_venv("~/env", Inventory((hosts["a"],)), home) == "/home/u/env"
     with pytest.raises(UsageError, match="the same absolute path on all hosts") as caught:
         choose_venv(None, hosts, home)
     assert caught.value.reasons == (f"a: /home/u/{DEFAULT_VENV}", "b: /opt/env")

@@ -33,7 +33,7 @@ NUMBER = st.integers(1, 1024)
 VARS = st.fixed_dictionaries(
     {},
     optional={
-        "venv": TEXT.map(lambda text: text.rstrip("/") or "/"),
+        "venv": TEXT.map(lambda text: f"/{text.rstrip('/')}"),
         "python": TEXT,
         "workdir": TEXT,
         "known_hosts": TEXT,

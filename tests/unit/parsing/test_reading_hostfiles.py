@@ -86,7 +86,7 @@ def test_what_we_do_not_connect_with_is_kept_as_written() -> None:
 
 def test_nothing_in_a_value_is_expanded() -> None:
     assert one("n1 venv=/opt/env/").vars["venv"] == Uninstall(venv="/opt/env//").venv == "/opt/env"
-    assert one("n1 venv='$(touch pwned)/${HOME}/*/~'").vars["venv"] == "$(touch pwned)/${HOME}/*/~"
+    assert one("n1 venv='/$(touch pwned)/${HOME}/*/~'").vars["venv"] == "/$(touch pwned)/${HOME}/*/~"
 
 
 def test_localhost_alone_is_a_hostfile() -> None:
