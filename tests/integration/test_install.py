@@ -955,6 +955,8 @@ def test_a_shared_environment_is_removed_once_and_kept_while_it_is_used(tmp_path
     with subprocess.Popen([bench.venv / "bin/python", "-c", LOADS.format(bench.venv)], stdout=subprocess.PIPE) as job:
         assert job.stdout
         job.stdout.readline()
+        busy = bench.tell(lambda hosts, context: uninstall(task, hosts, context, dry=True))
+        assert (busy.exit, "still uses" in "".join(busy.failures())) == (Exit.BUSY, True)
         busy = bench.tell(lambda hosts, context: uninstall(task, hosts, context))
         job.kill()
     assert busy.exit == Exit.BUSY

@@ -115,6 +115,7 @@ def _read_request(task: Install, inventory: Inventory, environ: Mapping[str, str
     request = StackRequest(task.track, task.torch, task.ipex, task.oneccl, task.backend, python)
     _check_input(task, inventory)
     if not task.locked:
+        lock.check_lock_place(task)
         return RequestedInstall(task, request, None)
     locked = lock.read_lock(task, environ)
     request, mpi = extend.build_release_request(locked.packages, locked.python, locked.mpi, request, task.mpi)

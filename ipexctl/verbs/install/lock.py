@@ -205,6 +205,18 @@ def load_or_create_lock(request: LockRequest) -> Workflow[tuple[Stack, Lock]]:
     return stack, lock
 
 
+def check_lock_place(task: Install) -> None:
+    """Raises `UsageError` for a ``--lock`` that would replace a file which is no lock."""
+    if not task.lock or not Path(task.lock).exists():
+        return
+    if (text := read_input(task.lock).text).strip():
+        try:
+            parse_json(Lock, text)
+        except ValueError as error:
+            what = f"{printable(task.lock, 300)} exists and is no lock file of ipexctl"
+            raise UsageError(what, reasons=[str(error)], hint="name another file with --lock") from None
+
+
 def add_other_arch(lock: Lock, arch: Arch, path: str) -> Lock:
     """Returns the lock with the wheels that the file at ``path`` has for another architecture, of the same release: a
     lock file that is written on each has the hashes of both."""

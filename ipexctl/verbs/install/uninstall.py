@@ -44,11 +44,11 @@ def uninstall(task: Uninstall, inventory: Inventory, context: Context, *, dry: b
     )
     plan = "\n".join(f"{fold_names(names)}  {what}" for what, names in group_pairs(work).items())
     yield Planned("uninstall", plan)
-    for venv in dict.fromkeys(venv for venv, _ in places.values()) if not dry else ():
+    for venv in dict.fromkeys(venv for venv, _ in places.values()):
         pythons = {name: python for name, (where, python) in places.items() if where == venv}
         sessions = InstallSessions(inventory, context, failed, venv, "")
         try:
-            yield from _remove_envs(sessions, pythons, installed)
+            yield from _remove_envs(sessions, pythons, installed, dry=dry)
         finally:
             sessions.close()
     changed = tuple(name for name in installed if name not in failed)
@@ -71,9 +71,11 @@ def _report_cache(context: Context, hosts: Sequence[Host]) -> Workflow[None]:
         yield Message(hint)
 
 
-def _remove_envs(sessions: InstallSessions, pythons: Mapping[str, str], installed: Sequence[str]) -> Workflow[None]:
-    """From all hosts. Where hosts share a file system, a job on any of them keeps the environment, and one of them
-    removes it for all."""
+def _remove_envs(
+    sessions: InstallSessions, pythons: Mapping[str, str], installed: Sequence[str], *, dry: bool
+) -> Workflow[None]:
+    """From all hosts; ``dry`` only looks for jobs. Where hosts share a file system, a job on any of them keeps the
+    environment, and one of them removes it for all."""
 
     def begin(link: Link, _: Emit) -> Used:
         sessions.open(link, pythons[link.host.name])
@@ -88,7 +90,9 @@ def _remove_envs(sessions: InstallSessions, pythons: Mapping[str, str], installe
         return len(answer.removed)
 
     used = yield from sessions.run(list(pythons), "look for running jobs", begin)
-    groups = yield from sessions.find_shared_fs_groups([name for name in used if name in installed], "removes")
+    groups = [[name] for name in used if name in installed]
+    if not dry:
+        groups = yield from sessions.find_shared_fs_groups([name for group in groups for name in group], "removes")
     groups += [[name] for name in used if name not in installed]
     leaders = []
     for group in groups:
@@ -98,6 +102,9 @@ def _remove_envs(sessions: InstallSessions, pythons: Mapping[str, str], installe
         for name in group if working else ():
             sessions.failed[name] = _describe_environment_use(sessions, name, working[0], used[working[0]])
             yield HostFailed(sessions.failed[name])
+
+    if dry:
+        return
 
     def describe(count: int) -> tuple[StepOutcome, str]:
         return ("changed", pluralize(count, "environment")) if count else ("ok", "")
