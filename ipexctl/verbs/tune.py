@@ -255,6 +255,8 @@ def _read_study(runs: Path, word: str, task: Tune) -> tuple[Tune, Sequence[Candi
     if set(more) - {"budget"}:
         raise UsageError("--resume takes --budget alone: the study has its own script and options")
     studies = select_saved_runs(runs, (), RunFilter("tune")) if word == "last" else ()
+    if word == "last" and not studies:
+        raise UsageError("no study is saved", hint="tune SCRIPT begins one")
     directory = Path(studies[0].directory) if studies else find_saved_run(runs, word)
     events = [stamped.event for stamped in read_saved_run(directory)]
     started = next((event for event in events if isinstance(event, e.StudyStarted)), None)

@@ -65,12 +65,15 @@ def doctor(
     if task.fix and confirm is None:
         hint = complete_hint(advise("doctor", "--fix", "--yes"), list_flags(inventory, task.venv))
         raise UsageError("doctor --fix asks before each fix, which needs a terminal", hint=hint)
+    directory = expand_home(task.save_bundle) if task.save_bundle is not None else None
+    if directory is not None and directory.exists() and not directory.is_dir():
+        raise UsageError(f"{printable(str(directory), 300)} is no directory", hint="name another with --save-bundle")
     yield make_started("doctor", pluralize(len(inventory), "host"), inventory, task.venv)
     close_links = alone and task.pairwise == "off" and not (task.fix or task.bench or task.imports)
     bundles: dict[str, ProbeOutput] = {}
     facts, failures = yield from _probe_for_checks(task, inventory, context, bundles, close_links=close_links)
-    if task.save_bundle is not None:
-        yield Message(_save_bundles(expand_home(task.save_bundle), bundles))
+    if directory is not None:
+        yield Message(_save_bundles(directory, bundles))
     cluster, catalogue = Cluster(inventory, facts, failures, load_releases()), load_catalogue()
     fixed: list[answers.AppliedFix] = []
     failed: list[Failure] = []

@@ -1,5 +1,6 @@
 """The step ``command``, and ``exec``: one command on every host, its output host by host."""
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from ipexctl.model.text import pluralize
 from ipexctl.verbs.common.select import make_started
 
 # What the host itself does not have, a person expects in the environment.
-_FIND_IN_ENV = 'case $0 in /*) e=$0 ;; *) e=$HOME/${0#"~/"} ;; esac; PATH=$PATH:$e/bin; export PATH; exec "$@"'
+_FIND_IN_ENV = 'case $e in /*) ;; *) e=$HOME/${e#"~/"} ;; esac; PATH=$PATH:$e/bin; export PATH; exec "$0" "$@"'
 
 
 def execute(
@@ -59,7 +60,7 @@ def execute(
 
 def search_environment(host: Host, command: Command) -> Command:
     """Returns a command that also finds the programs of the host's environment, behind those of the host."""
-    return replace(command, argv=(host.vars.get("venv", DEFAULT_VENV), *command.argv), script=_FIND_IN_ENV)
+    return replace(command, script=f"e={shlex.quote(host.vars.get('venv', DEFAULT_VENV))}; {_FIND_IN_ENV}")
 
 
 def _describe_output(host: str, result: Completed) -> CommandOutput:

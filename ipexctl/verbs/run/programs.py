@@ -110,6 +110,8 @@ def _find_program(link: Link, start: Start, runtime: Runtime) -> str | Failure |
         package = parse_import_table(read_data("imports.toml")).distributions.get(start.program)
         if package is not None:  # accelerate, deepspeed, ray and others have a program of their name
             hint = advise("install", "--with", package)
+        elif Path(f"{start.program}.py").is_file():
+            hint = advise("run", f"{name}.py", *start.args, text="a file here:")
         elif start.args[:1] and start.args[0].endswith(".py"):
             hint = f"further hosts stand behind a comma: --hosts A,{name}; {hint}"
     return Failure(link.host.name, Kind.STEP, what, hint, "no-program")

@@ -8,6 +8,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,12 +25,14 @@ from ipexctl.decide.launch.programs import (
 )
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs
 from ipexctl.decide.parsing.playbook import parse_playbook
-from ipexctl.model.errors import UsageError
+from ipexctl.model.errors import Failure, UsageError
+from ipexctl.model.hosts import Completed, Host
 from ipexctl.model.launch import Launch
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.placeholders import NAMES, fill
 from ipexctl.protocol.run_spec import RankSpec
 from ipexctl.remote.agent.ready_sign import answers_url, await_answer, find_taken_sign
+from ipexctl.verbs.run.programs import _find_program
 from ipexctl.verbs.run.request import read_request
 from tests.tables import read_table
 from tests.unit.agent.runs import SPEC
@@ -229,6 +232,15 @@ def test_in_a_playbook_a_program_and_a_module_are_no_paths() -> None:
     text = "hosts: h\nsteps: [{run: {script: vllm}}, {run: {script: a.b, module: true}}, {run: {script: ./vllm}}]"
     play = parse_playbook(text, "play.yaml", base="/base")
     assert [step.task.script for step in play.steps] == ["vllm", "a.b", "/base/vllm"]  # type: ignore[attr-defined]
+
+
+def test_a_script_without_its_ending_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    link: Any = SimpleNamespace(host=Host("a", "a"), run=lambda command: Completed(1))
+    failure = _find_program(link, Start("env", "train", ("3",)), runtime())
+    assert isinstance(failure, Failure)
+    assert str(failure.hint).split("\n") == ["a file here:", "ipexctl run train.py 3"]
 
 
 def find_program(path: str, name: str) -> str:

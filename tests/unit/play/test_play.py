@@ -1,6 +1,7 @@
 """The story of a play, over hosts that exist only here: who goes on, who is left out, when it ends, what it says."""
 
 import json
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from ipexctl.model.hosts import Command, Completed, Host, Inventory
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, RankOutcome, RunOutcome
 from ipexctl.verbs.common.select import limit_hosts, list_flags, read_play_hosts
+from ipexctl.verbs.play.execute import search_environment
 from ipexctl.verbs.play.lint import lint
 from ipexctl.verbs.play.play import PlayOptions, keep_excluded, list_steps, play
 from tests.fakes import FakeOpener
@@ -418,3 +420,16 @@ steps:
     book = playbook.parse_playbook(text, "p.yaml", base=str(tmp_path / "app"))
     tasks = [step.task for step in keep_excluded(tuple(book.steps))]
     assert [getattr(task, "exclude") for task in tasks] == [(), ("data/",), ("*.pt",), ("data/", "logs/")]  # noqa: B009
+
+
+@pytest.mark.parametrize("venv", ["e v", "~/e v", "{home}/e v"])
+def test_exec_searches_the_environment_and_shows_the_words_of_its_user_alone(tmp_path: Path, venv: str) -> None:
+    program = tmp_path / "e v/bin/named"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho $1\n")
+    program.chmod(0o755)
+    host = Host("a", "a", vars={"venv": venv.format(home=tmp_path)})
+    command = search_environment(host, Command(("named", "x  y")))
+    assert str(command) == "named 'x  y'"
+    line = ["/bin/sh", "-c", command.format_line()]
+    assert subprocess.check_output(line, text=True, env={"HOME": str(tmp_path), "PATH": "/bin:/usr/bin"}) == "x y\n"
