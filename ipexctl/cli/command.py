@@ -170,6 +170,12 @@ class _Generated(HelpPage):
         except WrongWords as error:
             error.ctx = error.ctx or ctx
             raise
+        for param in self.params if not ctx.resilient_parsing else ():
+            value = ctx.params.get(param.name)
+            for each in value if isinstance(value, list | tuple) else (value,):
+                for word in [f"{name}{each}" for name in param.opts if str(each)[:1] == "="]:
+                    if word in args:  # such as -f=FILE: the value of a short option would begin with "="
+                        raise typer.BadParameter(word, ctx, param)
         if single and ctx.args and not ctx.resilient_parsing:
             raise NeedlessWords(ctx.args, ctx)
         return ctx.args

@@ -134,7 +134,9 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
 
     if not (task.script or task.role[1:]):
         reasons = ["a Python file, a module (-m) or a program; or both --role head:COMMAND and --role rest:COMMAND"]
-        words = [*get_words(ctx), "train.py"]
+        own = get_words(ctx)
+        before = own[: len(own) - len(task.args)]
+        words = [*(before[:-1] if before[-1:] == ("",) else before), "train.py", *task.args]
         if words[-2].endswith(".py"):
             reasons, words = [f"{words[-3]} took {words[-2]} as its value"], [*words[:-3], words[-2]]
         raise UsageError("run needs WHAT", reasons=reasons, hint=shlex.join(["ipexctl", *words]))
@@ -181,7 +183,7 @@ def _read_hosts(hosts: HostSelection, ctx: typer.Context, args: tuple[str, ...],
     """Returns the selected hosts; options that stand behind the script are warned of. Raises `UsageError`."""
     from ipexctl.model.errors import UsageError
 
-    misplaced = _find_misplaced_options(ctx, args, script)
+    misplaced = find_misplaced_options(ctx, args, script)
     try:
         inventory = hosts.read_inventory()
     except UsageError as error:
@@ -192,12 +194,14 @@ def _read_hosts(hosts: HostSelection, ctx: typer.Context, args: tuple[str, ...],
     return inventory
 
 
-def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...], script_name: str) -> list[str]:
+def find_misplaced_options(
+    ctx: typer.Context, args: tuple[str, ...], script_name: str, *, refuse: bool = False
+) -> list[str]:
     """Returns a warning, with the line that gives them to this command, about words behind the script that are options
     of it, which it was not given, and may have been meant for it: its text has no such word.
 
     Raises:
-        UsageError: one of them says that nothing is to be started.
+        UsageError: one of them says that nothing is to be started; or there is one, and ``refuse``.
     """
     from ipexctl.model.errors import Hint, UsageError
 
@@ -216,7 +220,7 @@ def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...], script_na
         return []
     warning = f"{', '.join(names)} {'go' if names[1:] else 'goes'} to the script; options of ipexctl stand before it"
     better = _move_options(words[:script], args, own)
-    if _STARTS_NOTHING & {*args, *names}:
+    if refuse or _STARTS_NOTHING & {*args, *names}:
         left = shlex.join(["ipexctl", *words[: script - 1], "--", words[script - 1], *args])
         reasons = ["nothing was started; options of the script itself:", left]
         raise UsageError(warning, reasons=reasons, hint=shlex.join(["ipexctl", *better]))

@@ -120,14 +120,17 @@ def _ask_on_terminal(question: Question) -> str:
     output=lambda flags: {"output": "plain"} if not flags.yes and flags.output == "auto" else {},  # not under questions
     examples=("train.py --epochs 3", "--yes --hosts node0,node1 --ppn 2 train.py"),
 )
-def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
+def init(ctx: typer.Context, context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
     """Write a first playbook and hostfile. It asks a few questions, most of them answered by the hosts."""
+    from ipexctl.cli.job import find_misplaced_options
     from ipexctl.decide.parsing import parse_list
     from ipexctl.decide.planning.init import Answers, Question
     from ipexctl.model.errors import UsageError, advise
     from ipexctl.model.json_values import select_attributes
     from ipexctl.verbs.play.init import Target, init, read_source
 
+    if flags.script and Path(flags.script).is_file():
+        find_misplaced_options(ctx, flags.args, flags.script, refuse=True)
     asking = not flags.yes
     if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
         hint = advise("init", "--yes", *([flags.script] if flags.script else []))

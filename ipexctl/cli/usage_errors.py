@@ -263,9 +263,10 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
     line = _restore_value(error.ctx, words) or line
     if value is None and "-np" in words and "-n" in names:  # as mpirun spells it
         return "run has no option -np", replace_word(words, "-np", "-n")
-    short = next((each for each in names if f"{each}={value}" in words and each[1] != "-"), None)
-    if short is not None:
-        at = words.index(f"{short}={value}")
+    joined = [error.message, *(f"{each}={value}" for each in names if each[1] != "-")]
+    at = next((words.index(word) for word in joined if word in words), None)
+    if at is not None:
+        short, _, value = words[at].partition("=")
         return f"the value of {short} stands behind it without '='", [*words[:at], short, value, *words[at + 1 :]]
     return f"{name} {what}" + (f", not {value!r:.80}" if value is not None else ""), line
 

@@ -45,8 +45,10 @@ def check_fields(model: type[T], fields: Mapping[str, object]) -> T:
         checked = make_schema(model).model_validate(fields)  # type: ignore[arg-type]  # mypy: a class is no Hashable
         return model(**dict(checked))
     except ValidationError as error:
-        reasons = [
-            f"--{'.'.join(map(str, each['loc'])).replace('_', '-')} {describe_error(each)}, not {each['input']!r:.80}"
-            for each in error.errors(include_url=False)
-        ]
+        reasons = []
+        for each in error.errors(include_url=False):
+            first, *others = map(str, each["loc"])
+            flag: Flag | None = held.metadata["flag"] if (held := model.__dataclass_fields__.get(first)) else None
+            name = flag.metavar or first.upper() if flag and flag.argument else f"--{first.replace('_', '-')}"
+            reasons.append(f"{'.'.join([name, *others])} {describe_error(each)}, not {each['input']!r:.80}")
         raise UsageError("the options cannot be used", reasons=reasons) from None

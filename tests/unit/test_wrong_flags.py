@@ -73,7 +73,8 @@ def test_a_path_that_is_not_what_the_command_needs_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, error: str, hint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("t.py").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    Path("t.py").write_text("print()\n")
     refused = CliRunner().invoke(app, shlex.split(line))
     assert (refused.exit_code, error in refused.stderr, hint in refused.stderr) == (2, True, True), refused.stderr
 
