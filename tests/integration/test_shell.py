@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,6 +243,41 @@ def test_a_connection_that_the_host_refuses_does_not_end_the_forwarding(workspac
     running.send_signal(signal.SIGINT)
     assert running.wait(PATIENCE) == 130
     running.communicate()
+
+
+@pytest.mark.parametrize("writes", ["host", "client"])
+def test_a_connection_whose_other_end_does_not_read_is_ended_by_ctrl_c(workspace: Workspace, writes: str) -> None:
+    """Ctrl-C had no effect."""
+    ended, port = threading.Event(), free_port()
+
+    def fill(client: socket.socket) -> None:
+        """Writes what there is room for on the whole way."""
+        client.settimeout(1.0)
+        with contextlib.suppress(OSError):
+            while True:
+                client.sendall(bytes(1 << 16))
+
+    def take(client: socket.socket) -> None:
+        if writes == "host":
+            fill(client)
+        ended.wait(PATIENCE)
+
+    with listening(take) as remote:
+        running = workspace.start("forward", "node1", f"{port}:{remote}")
+        assert running.stderr is not None
+        running.stderr.readline()
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
+            if writes == "client":
+                fill(client)
+            else:
+                time.sleep(1.0)
+            running.send_signal(signal.SIGINT)
+            try:
+                assert running.wait(PATIENCE) == 130
+            finally:
+                ended.set()
+                running.kill()
+                running.communicate()
 
 
 def test_forward_refuses_a_port_that_is_not_free(workspace: Workspace) -> None:

@@ -8,16 +8,18 @@ import os
 import socket
 import sys
 import termios
+import threading
 import time
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import paramiko
 from fabric import Config, Connection
 from fabric.runners import Remote
+from fabric.tunnels import Tunnel
 from invoke.exceptions import ThreadException, UnexpectedExit
 
 from ipexctl.act.ssh.link import SSHLink
@@ -83,10 +85,22 @@ def forward_port(link: SSHLink, port: int, remote_port: int, on_refusal: Callabl
     try:
         with _make_connection(forwarding).forward_local(port, remote_port, local_host=_LOOPBACK):
             forwarding.wait_for_listener(port)
-            yield
+            try:
+                yield
+            finally:
+                _end_tunnels()
     except ThreadException as error:  # of connections that broke, each for itself: it hides what ended the block
         if error.__context__ is not None:
             raise error.__context__ from None
+
+
+def _end_tunnels() -> None:
+    """Ends Fabric's connections of a forwarding, which are waited for: also one that writes to who does not read."""
+    for thread in threading.enumerate():
+        if isinstance(thread, Tunnel):
+            with suppress(OSError):  # it has ended
+                thread.sock.shutdown(socket.SHUT_RDWR)
+            thread.channel.close()
 
 
 def _make_connection(transport: Any) -> Connection:
