@@ -137,7 +137,7 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
         own = get_words(ctx)
         before = own[: len(own) - len(task.args)]
         words = [*(before[:-1] if before[-1:] == ("",) else before), "train.py", *task.args]
-        if words[-2].endswith(".py"):
+        if words[-2].endswith(".py") and not task.args:
             reasons, words = [f"{words[-3]} took {words[-2]} as its value"], [*words[:-3], words[-2]]
         raise UsageError("run needs WHAT", reasons=reasons, hint=shlex.join(["ipexctl", *words]))
     others = task.module or task.program or not task.script.endswith(".py")  # whose own options may have these names

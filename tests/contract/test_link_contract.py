@@ -222,7 +222,7 @@ def test_what_a_command_writes_as_a_silence_ends_is_read(monkeypatch: pytest.Mon
         return read(channel, timeout)
 
     monkeypatch.setattr(LocalChannel, "read", read_late)
-    assert LocalLink(Host("here", "localhost")).run(sh("echo late")).out == b"late\n"
+    assert LocalLink(Host("here", "localhost")).run(sh("sleep 0.1; echo late")).out == b"late\n"
 
 
 def test_several_threads_may_use_one_link(real_link: Link) -> None:
