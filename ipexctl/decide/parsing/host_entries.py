@@ -110,6 +110,8 @@ class HostTree:
         elif not (foreign and name not in validators.SSH_ARGUMENTS) and validators.TEMPLATE.search(text):
             what = f"{key.text} is a template, and templates are not evaluated"
             add(value.origin, what, value=text, hint="write the value itself")
+        elif is_open and meant == "venv" and validators.environment(text):
+            return  # another tool's: a name, or a path from a directory that is not ours
         else:
             self._set_value(words, name, value, key)
 

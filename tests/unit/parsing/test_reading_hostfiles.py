@@ -285,6 +285,7 @@ def test_deeper_groups_win_over_those_above() -> None:
 
 def test_the_value_of_a_group_variable_reaches_to_the_end_of_the_line() -> None:
     text = "[a]\nn1\n[a:vars]\nargs=-o X=y -v\nvenv = '/a #b'  # c\nworkdir=/w # d\nempty=\n"
+    assert not one("[a]\nn1 ansible_port=2 venv=app\n[a:vars]\nvenv=/app/bin").vars, "another tool's"
     assert dict(one(text).vars) == {"args": "-o X=y -v", "venv": "/a #b", "workdir": "/w", "empty": ""}
 
 
