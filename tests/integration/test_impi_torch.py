@@ -22,7 +22,7 @@ TELLING = (
     "test_models.py::test_training_gives_the_parameters_that_gloo_gives[2]",
     "test_faults.py::test_a_timeout_names_the_rank_that_did_not_come[late]",
     "test_faults.py::test_a_rank_that_fails_ends_with_its_own_status_after_all_its_output[exits-3-exit status 3]",
-    "test_launch.py::test_an_override_takes_the_place_of_gloo[gloo]",
+    "test_launch.py::test_an_override_takes_the_place_of_gloo_and_of_what_this_torch_lacks[ccl]",
     "test_launch.py::test_ranks_that_a_program_behind_mpirun_started_keep_gloo_or_are_refused[gloo]",
 )
 

@@ -257,7 +257,7 @@ def test_a_stall_says_what_the_exception_of_a_thread_is_known_as(
 
     run_command(workflow)
     lines = capsys.readouterr().err.splitlines()
-    [at] = [at for at, line in enumerate(lines) if line.startswith("warning: the script asks for a GPU; ")]
+    [at] = [at for at, line in enumerate(lines) if line.startswith("warning: a GPU is asked for; ")]
     assert "the stacks are saved; going on" in lines[:at]
     assert lines[at + 1] == "ipexctl migrate train.py"
 
