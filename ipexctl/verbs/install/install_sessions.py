@@ -89,7 +89,10 @@ class InstallJob(InstallSessions):
         except RemoteError as error:
             holder = error.more.get("holder")
             owner = _read_details(LockOwner, holder) if error.code == "busy" else None
-            if not owner or not _has_ended(owner):
+            if not owner:
+                raise
+            is_own = owner._replace(session=0)._asdict() == self.owner  # that of this job's session which was lost
+            if not is_own and not _has_ended(owner):
                 raise
         return self.call(host, "lock", Nothing, owner=self.owner, ended=holder)
 
@@ -141,16 +144,16 @@ def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
 
 
 def _has_ended(owner: LockOwner) -> bool:
-    """Returns whether it is certain that this controller, or its earlier session, is there no more."""
+    """Returns whether it is certain that this controller is there no more."""
     if owner.machine != _hash_machine() or not owner.machine or owner.pid <= 0:
         return False
     try:
         os.kill(owner.pid, 0)  # /proc may hide those of other users
-    except OSError as error:
-        return isinstance(error, ProcessLookupError)
-    except OverflowError:
-        return False
-    return owner.pid == os.getpid()
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        pass
+    return False
 
 
 def _hash_machine() -> str:

@@ -158,7 +158,7 @@ def test_a_living_install_is_none_that_has_ended_also_where_proc_hides_it(monkey
 
     owners = [(os.getpid(), machine), (0, machine), (-1, machine), (1 << 62, machine), (os.getppid(), machine)]
     ended = [install_sessions._has_ended(LockOwner("me", "here", pid, 0.0, of, 1)) for pid, of in owners]
-    assert ended == [True, False, False, False, False]
+    assert ended == [False, False, False, False, False]
     monkeypatch.setattr(os, "kill", kill)
     monkeypatch.setattr(Path, "exists", lambda path: False)
     owners = [(1, machine), (gone.pid, machine), (gone.pid, "another")]
