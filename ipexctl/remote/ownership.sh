@@ -20,6 +20,7 @@ find_fault() {
     ?????w*|????????w*) fault='can be written by others' ;;
     *) [ "$3" = "$owner" ] && { [ "$shared" ] || [ -O "$path" ]; } || fault='belongs to another user' ;;
     esac
+    [ -e "$path" ] || [ -L "$path" ] || fault='' # it ended between these looks
     [ -z "$fault" ] || { fault="$path $fault"; return; }
   done
   above=$(cd -P "${top%/*}/" 2>/dev/null && pwd -P)
