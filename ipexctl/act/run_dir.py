@@ -91,4 +91,5 @@ def _run_script(link: Link, site: RemoteRunDir, tree: bytes) -> bool:
 def remove_run_dir(link: Link, site: RemoteRunDir) -> None:
     """Takes the run's directory away (only one that holds a run's specification or agent, or what was to become them);
     a guard that writes its last word there meanwhile is waited for."""
-    link.run(replace(send.build_script_command("remove_run.sh", site.directory, SPEC, ROLE, AGENT, PART), timeout=30.0))
+    words = (site.directory, SPEC, ROLE, AGENT, PART)
+    link.run(replace(send.build_script_command("remove_run.sh", *words, begins="target_directory.sh"), timeout=30.0))
