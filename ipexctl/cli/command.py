@@ -10,9 +10,10 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from inspect import Parameter, Signature, getdoc
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_origin
@@ -170,15 +171,21 @@ class _Generated(HelpPage):
         except WrongWords as error:
             error.ctx = error.ctx or ctx
             raise
-        for param in self.params if not ctx.resilient_parsing else ():
-            value = ctx.params.get(param.name)
-            for each in value if isinstance(value, list | tuple) else (value,):
-                for word in [f"{name}{each}" for name in param.opts if str(each)[:1] == "="]:
-                    if word in args:  # such as -f=FILE: the value of a short option would begin with "="
-                        raise typer.BadParameter(word, ctx, param)
+        if not ctx.resilient_parsing:
+            _refuse_glued_values(self.params, ctx, args)
         if single and ctx.args and not ctx.resilient_parsing:
             raise NeedlessWords(ctx.args, ctx)
         return ctx.args
+
+
+def _refuse_glued_values(params: Iterable[Any], ctx: Any, args: list[str]) -> None:
+    """Raises `typer.BadParameter` for a short option with "=" before its value, such as ``-f=FILE``."""
+    for param in params:
+        value = ctx.params.get(param.name)
+        values = value if isinstance(value, list | tuple) else (value,)
+        glued = [f"{name}{each}" for name, each in product(param.opts, values) if str(each).startswith("=")]
+        if given := next((word for word in glued if word in args), None):
+            raise typer.BadParameter(given, ctx, param)
 
 
 def command(

@@ -93,6 +93,7 @@ class Disk(Record):
     filesystem: str = ""  # its type: ext4, tmpfs, nfs4 …
     size: int | None = None
     writable: bool | None = None
+    executable: bool | None = None  # false where it is mounted noexec
 
 
 class Facts(Record):

@@ -103,6 +103,10 @@ def check_disks(host: str, fact: Facts) -> Iterator[CheckHit]:
         if disk.writable is False and (fresh or disk.path == fact.home):
             remedy = "another place, which this login can write: --venv DIRECTORY" if fresh else _HOME_REMEDY
             yield CheckHit("DSK002", host, {"path": disk.path, "remedy": remedy}, f"mount {where}")
+        if disk.executable is False and (fresh or disk.path == fact.home):
+            remedy = f"for an administrator: sudo mount -o remount,exec {shlex.quote(disk.mount)}"
+            remedy = "another place: --venv DIRECTORY" if fresh else remedy
+            yield CheckHit("DSK004", host, {"path": disk.path, "remedy": remedy}, f"mount {where}")
         if disk.path == "/dev/shm" or disk.free is None or disk.mount in mounts:
             continue
         mounts.add(disk.mount)

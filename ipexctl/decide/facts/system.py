@@ -273,7 +273,9 @@ def read_disks(bundle: ProbeOutput) -> tuple[Disk, ...]:
     disks: dict[str, Disk] = {}
     mounts = (line.partition(" - ") for line in bundle.files.get("/proc/self/mountinfo", "").splitlines())
     fields = ((before.split(maxsplit=5), after) for before, dash, after in mounts if dash)
-    types = {words[4]: after.partition(" ")[0].strip() for words, after in fields if len(words) > 4}
+    lines = [(words, after.partition(" ")[0].strip()) for words, after in fields if len(words) > 5]
+    types = {words[4]: filesystem for words, filesystem in lines}
+    executable = {words[4]: "noexec" not in words[5].split()[0].split(",") for words, _ in lines}
     for command in ("df -Pk", "df -Pk /dev/shm /tmp"):
         requested_paths: dict[str, tuple[str, bool]] = {}
         sizes: dict[str, tuple[int, int]] = {}
@@ -287,7 +289,8 @@ def read_disks(bundle: ProbeOutput) -> tuple[Disk, ...]:
             above = [at for at in sizes if existing_path == at or existing_path.startswith(at.rstrip("/") + "/")]
             mount = max(above, key=len, default="")
             size, free = sizes.get(mount, (None, None))
-            disks.setdefault(path, Disk(path, free, mount, types.get(mount, ""), size, writable))
+            where = (mount, types.get(mount, ""), size, writable, executable.get(mount))
+            disks.setdefault(path, Disk(path, free, *where))
     return tuple(disks.values())
 
 

@@ -14,6 +14,7 @@ from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle, parse_p
 from ipexctl.decide.facts.system import (
     find_scheduler,
     parse_own_ssh_address,
+    read_disks,
     read_distribution,
     read_interfaces,
     read_library_paths,
@@ -21,6 +22,7 @@ from ipexctl.decide.facts.system import (
     read_resource_limits,
 )
 from ipexctl.model.errors import UsageError
+from ipexctl.model.facts import Disk
 from ipexctl.model.json_values import to_json
 from ipexctl.model.text import parse_integer
 from tests.tables import read_table
@@ -295,6 +297,16 @@ def test_a_vlan_is_as_real_as_the_card_below_it() -> None:
     bundle = ProbeOutput({"/sys/class/net/eth0/device": ""}, {"ip addr": text})
     real = [each.name for each in read_interfaces(bundle) if not each.virtual]
     assert real == ["eth0", "eth0.5"]
+
+
+@pytest.mark.parametrize(
+    ("options", "executable"), [("rw,nosuid,noexec,relatime shared:1", False), ("rw,noatime", True)]
+)
+def test_a_mount_tells_whether_programs_start_from_it(options: str, executable: bool) -> None:
+    rows = f"22 1 8:1 / / rw - ext4 /dev/sda rw\n30 22 0:41 / /home {options} - nfs4 server:/home rw,noexec\n"
+    df = "path\t/home/u\t/home/u\trw\nserver:/home 100 50 50 50% /home\n"
+    disk = Disk("/home/u", 50 << 10, "/home", "nfs4", 100 << 10, True, executable)
+    assert read_disks(ProbeOutput({"/proc/self/mountinfo": rows}, {"df -Pk": df})) == (disk,)
 
 
 MIB = 1 << 20

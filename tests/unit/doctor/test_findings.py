@@ -306,6 +306,15 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
             "disks": (Disk("/home/u/env", 100 * GIB, "/", "ext4", 200 * GIB, False),),
         },
     ),
+    "a home that executes nothing": (
+        "DSK004",
+        "error",
+        {
+            "home": "/home/u",
+            "installed": Installed("/home/u/env", True),
+            "disks": tuple(Disk(at, 9 * GIB, "/", "ext4", None, True, False) for at in ("/home/u", "/tmp")),
+        },
+    ),
     "an environment that another user has replaced": (
         "STK008",
         "error",
