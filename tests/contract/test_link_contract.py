@@ -355,6 +355,19 @@ def test_closing_the_link_ends_a_run_whose_first_words_are_on_the_way(tmp_path: 
         assert not find_running(mark)
 
 
+@pytest.mark.parametrize("text", ["echo output", "echo output; cat"], ids=["ended", "waits"])
+def test_the_output_behind_megabytes_of_a_startup_file_is_read(tmp_path: Path, text: str) -> None:
+    """All of it has come before our side reads: nothing wakes it again."""
+    with sshd(tmp_path / "sshd", startup="head -c 1500000 /dev/zero\n") as server:
+        link = Links(known_hosts=server.known_hosts, config=None).open(server.host())
+        with link.stream(sh(text)) as channel:
+            time.sleep(1.0)
+            begun = time.monotonic()
+            assert channel.read(20) == [("out", b"output\n")]
+            assert time.monotonic() - begun < 10
+        link.close()
+
+
 def test_a_reader_that_pauses_slows_the_writer_down(streaming_link: Link, tmp_path: Path) -> None:
     counter = tmp_path / "count"
     text = f"i=0; while [ $i -lt 60 ]; do head -c 1000000 /dev/zero; i=$((i+1)); echo $i > {counter}; done"

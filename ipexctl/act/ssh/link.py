@@ -53,18 +53,19 @@ class SSHChannel(CommandChannel):
             while True:
                 self._wake.rearm()
                 over = self._channel.eof_received or self._channel.closed
-                pieces = self._read_available()
-                if pieces:
+                available = self._read_available()
+                if pieces := [(stream, data) for stream, data in available if data]:
                     return pieces
                 if self._closed:
                     return None
-                if over:
+                if over and not available:
                     self._check_end()
                     return None
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
                     return []
-                self._wake.wait(left)
+                if not available:  # else it was noise, behind which more has come already
+                    self._wake.wait(left)
 
     def _read_available(self) -> list[tuple[Stream, bytes]]:
         pieces: list[tuple[Stream, bytes]] = []
@@ -73,7 +74,7 @@ class SSHChannel(CommandChannel):
                 pieces.append(("out", self._splitters["out"].extract_output(self._channel.recv(_READ_SIZE))))
             if self._channel.recv_stderr_ready():
                 pieces.append(("err", self._splitters["err"].extract_output(self._channel.recv_stderr(_READ_SIZE))))
-        return [(stream, data) for stream, data in pieces if data]
+        return pieces
 
     def _check_end(self) -> None:
         """Raises `LinkError` if the outputs ended because the connection did, or before the command started."""
