@@ -288,6 +288,11 @@ def test_separate_worlds_are_a_warning_with_a_code_and_an_event_until_they_are_n
     assert isinstance(compared, e.WorldsCompared)
     assert compared.separate is not None
     assert compared.separate.causes[0].startswith("no process group was made")
+    assert compared.separate.causes[1].startswith("usual causes: the Trainer without --use_cpu, a script that sets")
+    compared, *_ = read(journal.SeparateWorlds({1: 2}))  # which trained nothing
+    assert isinstance(compared, e.WorldsCompared)
+    assert compared.separate is not None
+    assert compared.separate.causes[1].startswith("usual causes: a script that ends where it finds no GPU")
     assert later == e.WorldsCompared(None, 9.0)
     assert describe(message) == ("info", "", "met", "the ranks have met after all")
 

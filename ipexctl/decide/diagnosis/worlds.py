@@ -38,9 +38,8 @@ _NO_GROUP = (
     "Accelerator(cpu=True) and the Trainer with --use_cpu"
 )
 _USUAL = (
-    "usual causes: the Trainer without --use_cpu, a script that sets MASTER_ADDR or WORLD_SIZE itself, one that waits "
-    "for --local_rank or ends where it finds no GPU, a torchrun in the run; independent processes are started by "
-    "--instances"
+    "a script that sets MASTER_ADDR or WORLD_SIZE itself, one that waits for --local_rank, a torchrun in the run; "
+    "independent processes are started by --instances"
 )
 
 
@@ -61,7 +60,8 @@ def describe_worlds(record: journal.SeparateWorlds) -> SeparateWorlds | None:
         if kind in _CAUSES
     ]
     counts = {str(size): count for size, count in sizes}
-    causes = known or ([] if record.joined else [_NO_GROUP]) + [_USUAL]
+    first = "the Trainer without --use_cpu" if record.steps else "a script that ends where it finds no GPU"
+    causes = known or ([] if record.joined else [_NO_GROUP]) + [f"usual causes: {first}, {_USUAL}"]
     return SeparateWorlds(CODE, counts, text, tuple(dict.fromkeys(causes)))
 
 
