@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
@@ -121,72 +121,91 @@ def _print_error(error: Any, words: list[str]) -> Exception:
     return typer.Exit(int(end_with_error(error, json_="--json" in words)))
 
 
+class _Mistake(NamedTuple):
+    """What is wrong with a command line, and one that may be meant."""
+
+    sentence: str
+    better: Sequence[str] | None = None
+    reasons: Sequence[str] = ()
+
+
 def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
     """Returns the error of the parser, for this command line without its ``ipexctl``, in our words."""
     from ipexctl.model.errors import UsageError
 
     path = error.ctx.command_path if error.ctx else "ipexctl"
-    verb, reasons, better = path.partition(" ")[2] or "ipexctl", [], None
+    sentence, better, reasons = _describe_mistake(error, path.partition(" ")[2] or "ipexctl", words)
+    if better and _find_value(words, ["--hosts"]) is None:
+        better = _prefer_limit(better)
+    hint = shlex.join(["ipexctl", *better]) if better else f"{path} --help"
+    return UsageError(sentence, reasons=reasons, hint=hint)
+
+
+def _describe_mistake(error: Any, verb: str, words: Sequence[str]) -> _Mistake:
     if isinstance(error, NoSuchCommand):
-        sentence = f"{verb} has no command {error.word!r}"
-        meant = _OTHER_NAMES.get(error.word) or find_nearest(error.word, error.names, _NAME_LIKENESS)
-        is_own = meant in error.names or (meant == "--version" and verb == "ipexctl")
-        better = replace_word(words, error.word, meant if is_own else None)
-        command = "run" if error.word.endswith(".py") else _SECOND_WORDS.get(error.word)
-        if command is not None and command in error.names:
-            at = words.index(error.word)
-            better = [*words[:at], command, *words[at:]]
-        reasons = [] if better else [f"commands: {', '.join(error.names)}"]
-    elif isinstance(error, NeedlessWords):
-        sentence = f"{verb} takes no argument {', '.join(map(repr, error.words))}"
+        return _describe_wrong_command(error, verb, words)
+    if isinstance(error, NeedlessWords):
         better = [word for word in words if word not in error.words]
         if verb == "install":
             better += [part for word in error.words for part in _name_package(word)]
-    elif hasattr(error, "possibilities"):
-        bare = _find_value(words, [error.option_name]) is None
-        options = [param for param in error.ctx.command.params if param.param_type_name == "option"]
-        fitting = [param for param in options if param.is_flag or param.count or not bare]
-        names = [name for param in fitting for name in (*param.opts, *param.secondary_opts)]
-        own = [name for param in options for name in param.opts]
-        foreign: list[str] = []
-        starts_script = "--ppn" in own
-        if starts_script:
-            foreign, reasons, better = _translate_launch_options(words, own)
-        sentence = f"{verb} has no option {', '.join(foreign) or error.option_name}"
-        if starts_script and error.option_name in _PYTHON_OPTIONS and error.option_name in words:
-            at = words.index(error.option_name)
-            better = [*words[:at], "python", *words[at:]]
-        elif (verb, error.option_name) in _OTHER_OPTIONS:
-            reason, better = _OTHER_OPTIONS[verb, error.option_name]
-            reasons = [reason]
-        elif not foreign:
-            nearest = find_nearest(error.option_name, names, _NAME_LIKENESS)
-            better = _restore_value(error.ctx, words) or replace_word(words, error.option_name, nearest)
-            if better is None and starts_script:
-                better = _move_behind_script(words, error.option_name)
-                reasons = ["options of the script stand after it"] if better else []
-            elif better is None and verb == "ipexctl":
-                first = next((at for at, word in enumerate(words) if word in error.ctx.command.commands), None)
-                better = None if first is None else [words[first], *words[:first], *words[first + 1 :]]
-                reasons = ["options of a command stand after it"] if better else []
-    elif hasattr(error, "option_name"):
+        return _Mistake(f"{verb} takes no argument {', '.join(map(repr, error.words))}", better)
+    if hasattr(error, "possibilities"):
+        return _describe_wrong_option(error, verb, words)
+    if hasattr(error, "option_name"):
         param = next((each for each in error.ctx.command.params if error.option_name in each.opts), None)
         if param is None or param.is_flag or param.count:
-            sentence = f"{error.option_name} takes no value"
-            better = replace_word(words, error.option_name, error.option_name)
-        else:
-            sentence = f"{error.option_name} needs a value: {param.metavar}"
-    elif hasattr(error, "param_type"):
-        sentence, reasons = f"{verb} needs {error.param.metavar}", [f"{error.param.metavar}: {error.param.help}"]
-        better = [*words, _find_option(error).flag.example]
-    elif getattr(error, "param", None) is not None:
-        sentence, better = _describe_wrong_value(error, words)
-    else:
-        sentence = error.format_message()
-        sentence = f"{verb}: {sentence[:1].lower()}{sentence[1:].rstrip('.')}"
-    if better and _find_value(words, ["--hosts"]) is None:
-        better = _prefer_limit(better)
-    return UsageError(sentence, reasons=reasons, hint=shlex.join(["ipexctl", *better]) if better else f"{path} --help")
+            name = error.option_name
+            return _Mistake(f"{name} takes no value", replace_word(words, name, name))
+        return _Mistake(f"{error.option_name} needs a value: {param.metavar}")
+    if hasattr(error, "param_type"):
+        argument, example = error.param.metavar, _find_option(error).flag.example
+        return _Mistake(f"{verb} needs {argument}", [*words, example], [f"{argument}: {error.param.help}"])
+    if getattr(error, "param", None) is not None:
+        return _Mistake(*_describe_wrong_value(error, words))
+    sentence = error.format_message()
+    return _Mistake(f"{verb}: {sentence[:1].lower()}{sentence[1:].rstrip('.')}")
+
+
+def _describe_wrong_command(error: NoSuchCommand, verb: str, words: Sequence[str]) -> _Mistake:
+    meant = _OTHER_NAMES.get(error.word) or find_nearest(error.word, error.names, _NAME_LIKENESS)
+    is_own = meant in error.names or (meant == "--version" and verb == "ipexctl")
+    better = replace_word(words, error.word, meant if is_own else None)
+    group = "run" if error.word.endswith(".py") else _SECOND_WORDS.get(error.word)
+    if group is not None and group in error.names:
+        at = words.index(error.word)
+        better = [*words[:at], group, *words[at:]]
+    reasons = [] if better else [f"commands: {', '.join(error.names)}"]
+    return _Mistake(f"{verb} has no command {error.word!r}", better, reasons)
+
+
+def _describe_wrong_option(error: Any, verb: str, words: Sequence[str]) -> _Mistake:
+    name = error.option_name
+    options = [param for param in error.ctx.command.params if param.param_type_name == "option"]
+    own = [each for param in options for each in param.opts]
+    starts_script = "--ppn" in own
+    foreign, reasons, better = _translate_launch_options(words, own) if starts_script else ([], [], None)
+    sentence = f"{verb} has no option {', '.join(foreign) or name}"
+    if starts_script and name in _PYTHON_OPTIONS and name in words:
+        at = words.index(name)
+        return _Mistake(sentence, [*words[:at], "python", *words[at:]], reasons)
+    if (verb, name) in _OTHER_OPTIONS:
+        reason, better = _OTHER_OPTIONS[verb, name]
+        return _Mistake(sentence, better, [reason])
+    if foreign:
+        return _Mistake(sentence, better, reasons)
+    bare = _find_value(words, [name]) is None
+    fitting = [param for param in options if param.is_flag or param.count or not bare]
+    names = [each for param in fitting for each in (*param.opts, *param.secondary_opts)]
+    nearest = find_nearest(name, names, _NAME_LIKENESS)
+    if better := _restore_value(error.ctx, words) or replace_word(words, name, nearest):
+        return _Mistake(sentence, better)
+    if starts_script and (better := _move_behind_script(words, name)):
+        return _Mistake(sentence, better, ["options of the script stand after it"])
+    commands = error.ctx.command.commands if verb == "ipexctl" else ()
+    for at, word in enumerate(words):
+        if word in commands:
+            return _Mistake(sentence, [word, *words[:at], *words[at + 1 :]], ["options of a command stand after it"])
+    return _Mistake(sentence)
 
 
 def _name_package(word: str) -> list[str]:
@@ -197,7 +216,7 @@ def _name_package(word: str) -> list[str]:
     return ["--torch", release] if release else []
 
 
-def _prefer_limit(words: list[str]) -> list[str]:
+def _prefer_limit(words: Sequence[str]) -> Sequence[str]:
     """The command line with ``--limit`` in place of ``--hosts`` where a hostfile in use has all of these hosts."""
     from ipexctl.model.errors import UsageError
     from ipexctl.verbs.common.select import select_hosts
