@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
@@ -313,44 +314,32 @@ def resolve_available(
     return resolve_stack(request, facts, table, BindingOffer(newest, why))
 
 
+class _Search(NamedTuple):
+    """Where wheels are looked for: all sources, those indexes of the version table among them, and which are down."""
+
+    sources: Sources
+    indexes: Sequence[Index] = ()
+    down: Sequence[Index] = ()
+
+
 def _create_lock(request: LockRequest) -> Workflow[Lock]:
-    task, stack, sources, base = request.task, request.stack, request.sources, request.base
-    inputs, cache = request.inputs, request.context.cache
     if lock := request.load():
         yield Message("the wheels are those of an earlier equal install; --no-remembered-lock locks anew")
         return lock
-    yield StepStarted("", "lock the wheels")
-    indexes, down = list[Index](), list[Index]()
-    intel = stack.release.oneccl or stack.release.ipex in ONLY_INTEL  # else the rest is on the default one
-    if not (task.index_url or task.wheels or sources.no_index):
-        cpu = base is None or "+" in base.packages["torch"]  # else it would offer another build of the same torch
-        indexes = [index for index in stack.indexes if (cpu if index.name == "torch-cpu" else intel)]
-        sources, down = _add_answering_indexes(indexes, sources)
-    renewed = set(map(canonicalize_name, task.upgrade))
-    held = {name: version for name, version in base.packages.items() if name not in renewed} if base else {}
-    sources = replace(sources, preferred=held, find_links=(*sources.find_links, *_list_kept_directories(request)))
+    step, task, stack, base = "lock the wheels", request.task, request.stack, request.base
+    yield StepStarted("", step)
+    search = _choose_search(request)
     asked = [*request.pins, *task.with_, *(f"-r {Path(name).absolute()}" for name in task.requirements)]
     try:
         if task.build:
-            names = [canonicalize_name(name) for name in task.build]
-            built = packages.build_sources(packages.find_uv(), names, asked, request.target, sources, cache)
-            sources = replace(sources, find_links=(*sources.find_links, *(str(path.parent) for path in built)))
-        wheels = _resolve_wheels(request, asked, sources, indexes, down)
-        if exact := _find_newer_allowed(request, sources, wheels):
+            search = _build_wheels(request, search, asked)
+        wheels = _resolve_wheels(request, asked, search)
+        if exact := _find_newer_allowed(request, search.sources, wheels):
             with suppress(UsageError):
-                wheels = _resolve_wheels(request, [*asked, *exact], sources, indexes, down)
+                wheels = _resolve_wheels(request, [*asked, *exact], search)
     except UsageError as error:
-        yield StepEnded("", "lock the wheels", "skipped" if request.may_use_gloo(error) else "failed")
-        reasons = [*error.reasons, *(f"this index does not answer: {index.url}" for index in down)]
-        hint = suggest_sources(stack.release) if down and intel else error.hint
-        if isinstance(error.hint, Hint):
-            hint = request.suggest_build(error.hint.words[-1])
-        elif base and error.code != "build":
-            hint = request.suggest_without_bounds(str(error)) or _BASE_HINT
-        named = [name for name in map(read_package_name, request.requested) if name and name in str(error)]  # by uv
-        for misfit in load_torch_builds().find_for_cuda(named)[:1]:
-            reasons, hint = [*reasons, misfit.why], misfit.fix
-        raise UsageError(error.sentence, reasons=reasons, hint=hint, exit=Exit.STEP, code=error.code) from None
+        yield StepEnded("", step, "skipped" if request.may_use_gloo(error) else "failed")
+        raise _explain_unresolved(request, search, error) from None
     if needed := request.find_unremoved(wheel.name for wheel in wheels):
         reasons = [f"{name} is needed by other packages of the environment" for name in needed]
         raise UsageError("not all of these packages can be removed", reasons=reasons, exit=Exit.STEP)
@@ -358,33 +347,87 @@ def _create_lock(request: LockRequest) -> Workflow[Lock]:
     if older := _find_downgrades(request, wheels, unchanged):
         kept = [f"{name}=={version}" for name, (version, _) in older.items()]
         try:
-            wheels = _resolve_wheels(request, [*asked, *kept], sources, indexes, down)
+            wheels = _resolve_wheels(request, [*asked, *kept], search)
         except UsageError as error:
-            yield StepEnded("", "lock the wheels", "failed")
-            reasons = [f"{name} {version} would become {taken}" for name, (version, taken) in older.items()]
-            text = "an environment of its own: --venv PATH; where only wheels are missing: --find-links DIRECTORY; "
-            taken = [word for name, (_, version) in older.items() for word in ("--with", f"{name}=={version}")]
-            hint = Hint([*request.list_words(), *taken], f"{text}or, with the older ones:")
-            what = "packages that stay would become older"
-            raise UsageError(what, reasons=[*reasons, *error.reasons], hint=hint, exit=Exit.STEP) from None
-    wheels = measure_sizes(wheels, sources)
-    confusion = sources.find_dependency_confusion()
+            yield StepEnded("", step, "failed")
+            raise _explain_downgrades(request, older, error) from None
+    wheels = measure_sizes(wheels, search.sources)
+    confusion = search.sources.find_dependency_confusion()
     notes = [confusion] if confusion else []
-    notes += _describe_old_releases(request, sources, wheels, asked)
-    lock = Lock(wheels, stack.python, inputs, tuple(notes), _format_mpi(stack), requested=request.requested)
-    torch = lock.packages.get("torch")
+    notes += _describe_old_releases(request, search.sources, wheels, asked)
+    lock = Lock(wheels, stack.python, request.inputs, (), _format_mpi(stack), requested=request.requested)
+    lock = replace(lock, notes=(*notes, *_describe_other_builds(lock, stack, search.down)))
+    packages.save_lock(request.context.cache, lock)
+    yield StepEnded("", step, "ok", f"{pluralize(len(wheels), 'wheel')}, {format_size(lock.size)}")
+    return lock
+
+
+def _choose_search(request: LockRequest) -> _Search:
+    """Returns the user's sources with the indexes of the stack that answer, and the versions that are to stay."""
+    task, stack, base, search = request.task, request.stack, request.base, _Search(request.sources)
+    if not (task.index_url or task.wheels or request.sources.no_index):
+        cpu = base is None or "+" in base.packages["torch"]  # else it would offer another build of the same torch
+        intel = _needs_intel(stack)
+        indexes = [index for index in stack.indexes if (cpu if index.name == "torch-cpu" else intel)]
+        sources, down = _add_answering_indexes(indexes, request.sources)
+        search = _Search(sources, indexes, down)
+    renewed = set(map(canonicalize_name, task.upgrade))
+    held = {name: version for name, version in base.packages.items() if name not in renewed} if base else {}
+    links = (*search.sources.find_links, *_list_kept_directories(request))
+    return search._replace(sources=replace(search.sources, preferred=held, find_links=links))
+
+
+def _needs_intel(stack: Stack) -> bool:
+    """Whether wheels of the stack are on an index of Intel; else they are on the default one."""
+    return bool(stack.release.oneccl or stack.release.ipex in ONLY_INTEL)
+
+
+def _build_wheels(request: LockRequest, search: _Search, asked: Sequence[str]) -> _Search:
+    """Builds the wheels that ``--build`` names; returns where they are found, too. Raises `UsageError`."""
+    names = [canonicalize_name(name) for name in request.task.build]
+    sources = search.sources
+    built = packages.build_sources(packages.find_uv(), names, asked, request.target, sources, request.context.cache)
+    links = (*sources.find_links, *(str(path.parent) for path in built))
+    return search._replace(sources=replace(sources, find_links=links))
+
+
+def _explain_unresolved(request: LockRequest, search: _Search, error: UsageError) -> UsageError:
+    """Returns the error of a lock that cannot be made, with the indexes that are down and what may help."""
+    reasons = [*error.reasons, *(f"this index does not answer: {index.url}" for index in search.down)]
+    hint = error.hint
+    if search.down and _needs_intel(request.stack):
+        hint = suggest_sources(request.stack.release)
+    if isinstance(error.hint, Hint):
+        hint = request.suggest_build(error.hint.words[-1])
+    elif request.base and error.code != "build":
+        hint = request.suggest_without_bounds(str(error)) or _BASE_HINT
+    named = [name for name in map(read_package_name, request.requested) if name and name in str(error)]  # by uv
+    for misfit in load_torch_builds().find_for_cuda(named)[:1]:
+        reasons, hint = [*reasons, misfit.why], misfit.fix
+    return UsageError(error.sentence, reasons=reasons, hint=hint, exit=Exit.STEP, code=error.code)
+
+
+def _explain_downgrades(request: LockRequest, older: Mapping[str, tuple[str, str]], error: UsageError) -> UsageError:
+    """Returns the error of packages that cannot keep their version: ``older`` has it, and the one to be taken."""
+    reasons = [f"{name} {version} would become {taken}" for name, (version, taken) in older.items()]
+    text = "an environment of its own: --venv PATH; where only wheels are missing: --find-links DIRECTORY; "
+    words = [word for name, (_, version) in older.items() for word in ("--with", f"{name}=={version}")]
+    hint = Hint([*request.list_words(), *words], f"{text}or, with the older ones:")
+    what = "packages that stay would become older"
+    return UsageError(what, reasons=[*reasons, *error.reasons], hint=hint, exit=Exit.STEP)
+
+
+def _describe_other_builds(lock: Lock, stack: Stack, down: Sequence[Index]) -> list[str]:
+    """Returns notes about a torch that is no CPU build, and packages that were made for another build of it."""
+    notes, torch = list[str](), lock.packages.get("torch")
     if torch and "+" not in torch and any(name.startswith("nvidia-") for name in lock.packages):
         because = f"; the CPU build's index does not answer: {down[0].url}" if down else ""
         size = f"{format_size(lock.size)} instead of about 0.2 GiB"  # torch 2.8.0+cpu is 176 MiB
         note = f"torch {torch} comes with CUDA's libraries, {size}{because}; "
-        note += "for the CPU build: --extra-index-url MIRROR or --find-links DIRECTORY that has it"
-        lock = replace(lock, notes=(*lock.notes, note))
-    versions = {wheel.name: wheel.version for wheel in wheels if wheel.name == "torch" or not wheel.local}
+        notes.append(note + "for the CPU build: --extra-index-url MIRROR or --find-links DIRECTORY that has it")
+    versions = {wheel.name: wheel.version for wheel in lock.wheels if wheel.name == "torch" or not wheel.local}
     other = load_torch_builds().find_other_builds(versions, find_cpu_index(stack))
-    lock = replace(lock, notes=(*lock.notes, *(f"{misfit.why}: {misfit.fix}" for misfit in other)))
-    packages.save_lock(cache, lock)
-    yield StepEnded("", "lock the wheels", "ok", f"{pluralize(len(wheels), 'wheel')}, {format_size(lock.size)}")
-    return lock
+    return notes + [f"{misfit.why}: {misfit.fix}" for misfit in other]
 
 
 def _list_kept_directories(request: LockRequest) -> tuple[str, ...]:
@@ -467,13 +510,11 @@ def _describe_old_releases(
     return notes
 
 
-def _resolve_wheels(
-    request: LockRequest, asked: Sequence[str], sources: Sources, indexes: Sequence[Index], down: Sequence[Index]
-) -> tuple[Wheel, ...]:
-    """Returns all wheels. Those of packages that the version table has ``indexes`` for come from these, or else from
+def _resolve_wheels(request: LockRequest, asked: Sequence[str], search: _Search) -> tuple[Wheel, ...]:
+    """Returns all wheels. Those of packages that the version table has indexes for come from these, or else from
     what the user named for them, also where another index offers a higher version. Raises `UsageError`."""
-    tool = packages.find_uv()
-    own = _resolve_release(request, sources, indexes, down)
+    tool, sources = packages.find_uv(), search.sources
+    own = _resolve_release(request, search)
     hashes = {wheel.sha256 for wheel in own}
     try:
         wheels = packages.resolve_wheels(tool, asked, request.target, sources)
@@ -489,14 +530,12 @@ def _resolve_wheels(
     return packages.resolve_wheels(tool, asked, request.target, sources)
 
 
-def _resolve_release(
-    request: LockRequest, sources: Sources, indexes: Sequence[Index], down: Sequence[Index]
-) -> tuple[Wheel, ...]:
+def _resolve_release(request: LockRequest, search: _Search) -> tuple[Wheel, ...]:
     """Returns the wheels of packages that the version table has indexes for, where another source could replace them;
     empty where none could. Raises `UsageError` (exit 4), also where none of the sources named for a package has it."""
-    up = [index for index in indexes if index not in down]
+    up = [index for index in search.indexes if index not in search.down]
     pages = [index for index in up if index.kind == "find-links"]
-    if sources.no_index or not (pages or request.release_sources != request.sources):
+    if search.sources.no_index or not (pages or request.release_sources != request.sources):
         return ()
     named = {name for index in request.stack.indexes for name in index.packages}
     wheels: list[Wheel] = []
@@ -506,7 +545,7 @@ def _resolve_release(
         try:
             wheels += _resolve_pin(request, pin, up, [page.url for page in pages if name in page.packages])
         except UsageError as error:
-            silent = next((index.url for index in down if name in index.packages), None)
+            silent = next((index.url for index in search.down if name in index.packages), None)
             if silent is None:
                 raise
             what, hint = f"{silent}, the index of {pin}, does not answer", suggest_sources(request.stack.release)
