@@ -202,22 +202,10 @@ def _limit_hosts(step: Step, inventory: Inventory) -> Inventory:
 
 
 def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Workflow[StepResult]:
-    options = state.options
-    requested = options.limit_hosts(hosts)
-    active = [host for host in requested if host.name not in state.lost]
+    options, requested = state.options, state.options.limit_hosts(hosts)
+    active, codes, reason = yield from _choose_hosts(step, hosts, requested, state)
     if not active:
-        return StepResult(None, f"skipped: {'its hosts are lost' if requested else '--limit leaves it no host'}")
-    if isinstance(step.task, tasks.Fetch) and state.trained and step.task.from_.startswith("rank:"):
-        active = [host for host in active if host.name in state.ranks]
-        if not active:
-            return StepResult(None, "skipped: no run of this play says where its ranks are")
-    codes: list[Exit] = []
-    if step.when:
-        active, codes = yield from _filter_by_facts(step, active, hosts, state)
-        if not active:
-            if codes:
-                return StepResult(choose_exit(codes))
-            return StepResult(None, "skipped: when is true of no host")
+        return StepResult(choose_exit(codes)) if codes else StepResult(None, f"skipped: {reason}")
     missing = {host.name: "--limit @failed leaves it out" for host in hosts if options.again and host not in requested}
     missing |= state.lost
     needed = hosts.names if options.again else tuple(host.name for host in requested)
@@ -230,30 +218,57 @@ def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Workflow[StepRe
     for batch in play_schedule.split_batches(active, step.serial, len(requested)):
         if step.serial and len(batch) < len(active):
             yield e.Message(f"{step.title}: {', '.join(host.name for host in batch)}")
-        try:
-            workflow = _make_workflow(step, Inventory(batch, hosts.source), state)
-            report = yield from _relay_events(workflow, state, getattr(step.task, "venv", "") in state.installed)
-        except UsageError as refused:
-            if not step.ignore_errors:
-                for host in batch:  # of none of them it was done: the recap above the error counts it as failed
-                    yield StepEnded(host.name, step.title, "failed", refused.sentence)
-                raise
-            text = f"{step.title}: {refused.sentence}; ignored, as ignore_errors says"
-            yield e.Message(text, "warning", code="ignored")
-            return StepResult(refused.exit, "ignored", ignored=True)
-        asked = report.exit is Exit.HUP or state.context.interrupts.detach.is_set()
-        if asked and report.run and not report.run.reason:
-            return StepResult(report.exit, "detached", f"{step.title} goes on without it", left=True)
-        if report.exit is not Exit.OK:
-            codes.append(report.exit)
-            lost, stop = yield from _judge_failures(step, report, [host.name for host in batch])
-            state.lost |= dict.fromkeys(lost, f"failed in {step.title}")
+        result = yield from _run_batch(step, Inventory(batch, hosts.source), state)
+        if result.ignored or result.left:
+            return result
+        codes += [result.exit] if result.exit else []
+        stop = result.stop
         if stop:
             break
     if options.dry and isinstance(step.task, tasks.Install) and not step.task.check and not codes:
         state.installed.add(step.task.venv)
     ignored = bool(codes and step.ignore_errors and not stop)
     return StepResult(choose_exit(codes), "ignored" if ignored else None, stop, ignored)
+
+
+def _choose_hosts(
+    step: Step, hosts: Inventory, requested: Sequence[Host], state: PlayState
+) -> Workflow[tuple[list[Host], list[Exit], str]]:
+    """Returns the hosts on which the step is done, the exits of those that failed in a probe, and why none is left."""
+    active = [host for host in requested if host.name not in state.lost]
+    if not active:
+        return [], [], "its hosts are lost" if requested else "--limit leaves it no host"
+    if isinstance(step.task, tasks.Fetch) and state.trained and step.task.from_.startswith("rank:"):
+        active = [host for host in active if host.name in state.ranks]
+        if not active:
+            return [], [], "no run of this play says where its ranks are"
+    if not step.when:
+        return active, [], ""
+    active, codes = yield from _filter_by_facts(step, active, hosts, state)
+    return active, codes, "when is true of no host"
+
+
+def _run_batch(step: Step, batch: Inventory, state: PlayState) -> Workflow[StepResult]:
+    """Does a step on some of its hosts at once. Raises `UsageError` where it is refused and that is not ignored."""
+    try:
+        workflow = _make_workflow(step, batch, state)
+        report = yield from _relay_events(workflow, state, getattr(step.task, "venv", "") in state.installed)
+    except UsageError as refused:
+        if not step.ignore_errors:
+            for host in batch:  # of none of them it was done: the recap above the error counts it as failed
+                yield StepEnded(host.name, step.title, "failed", refused.sentence)
+            raise
+        text = f"{step.title}: {refused.sentence}; ignored, as ignore_errors says"
+        yield e.Message(text, "warning", code="ignored")
+        return StepResult(refused.exit, "ignored", ignored=True)
+    asked = report.exit is Exit.HUP or state.context.interrupts.detach.is_set()
+    if asked and report.run and not report.run.reason:
+        return StepResult(report.exit, "detached", f"{step.title} goes on without it", left=True)
+    if report.exit is Exit.OK:
+        return StepResult(Exit.OK)
+    lost, stop = yield from _judge_failures(step, report, batch.names)
+    state.lost |= dict.fromkeys(lost, f"failed in {step.title}")
+    return StepResult(report.exit, stop=stop)
 
 
 def _judge_failures(step: Step, report: CommandReport, batch: Sequence[str]) -> Workflow[tuple[tuple[str, ...], str]]:
