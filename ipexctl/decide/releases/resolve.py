@@ -110,28 +110,8 @@ def explain_request(request: StackRequest, table: ReleaseTable) -> tuple[str, ..
 
 def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRelease]:
     """The releases that match the request, best first. Raises `UsageError` with every reason if there are none."""
-    torch = get_public_version(request.torch) if request.torch else None
-    if torch == "latest":
-        of_track = (release.torch for release in table.releases if release.ipex or request.track != "ipex")
-        torch = max(of_track, key=parse_version)
-    for mismatch in table.wrong:
-        if request.oneccl and (torch, get_public_version(request.oneccl)) == (mismatch.torch, mismatch.oneccl):
-            hint = advise("install", "--torch", mismatch.torch, "--oneccl", mismatch.instead)
-            raise UsageError(mismatch.why, hint=hint)
-    matching = [release for release in table.releases if match_version(torch, release.torch)]
-    if not matching:
-        minor = get_minor_version(torch or "")
-        family = list(dict.fromkeys(r.torch for r in table.releases if get_minor_version(r.torch) == minor))
-        reason = f"it goes from torch {table.releases[0].torch} to {table.releases[-1].torch}"
-        if family:
-            reason = f"of {minor} it has {_join_words(sorted(family, key=parse_version))}"
-        raise UsageError(f"torch {request.torch} is not in the version table", reasons=(reason,), hint=advise("stacks"))
-    if request.track == "native" and (request.ipex or request.oneccl or request.backend == "ccl"):
-        word = "intel_extension_for_pytorch" if request.ipex else "oneccl_bind_pt"
-        raise UsageError(f"track native is plain torch: it has no {word}", hint="leave out --track, or the versions")
-    if request.backend in {"gloo", "impi"} and request.oneccl:
-        what = f"backend {request.backend} does not use oneccl_bind_pt, and --oneccl asks for it"
-        raise UsageError(what, hint="leave out one of the two")
+    matching = _match_torch(request, table)
+    _refuse_contradiction(request)
     for word, wanted, member in (
         ("intel_extension_for_pytorch", request.ipex, "ipex"),
         ("oneccl_bind_pt", request.oneccl, "oneccl"),
@@ -149,6 +129,46 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
             reasons=(f"it ended with {last.ipex}, for torch {last.torch}",),
             hint=advise("install", "--track", "native", "--torch", request.torch or last.torch),
         )
+    matching = _match_backend(matching, request, table)
+    if request.track == "native":
+        native = {release.torch: _remove_members(release, "ipex", "oneccl") for release in matching}
+        return sorted(native.values(), key=lambda release: parse_version(release.torch), reverse=True)
+    return _rank_releases(matching, request)
+
+
+def _match_torch(request: StackRequest, table: ReleaseTable) -> list[StackRelease]:
+    """The releases of the torch that is asked for. Raises `UsageError` for none, and for a oneCCL that does not fit."""
+    torch = get_public_version(request.torch) if request.torch else None
+    if torch == "latest":
+        of_track = (release.torch for release in table.releases if release.ipex or request.track != "ipex")
+        torch = max(of_track, key=parse_version)
+    for mismatch in table.wrong:
+        if request.oneccl and (torch, get_public_version(request.oneccl)) == (mismatch.torch, mismatch.oneccl):
+            hint = advise("install", "--torch", mismatch.torch, "--oneccl", mismatch.instead)
+            raise UsageError(mismatch.why, hint=hint)
+    matching = [release for release in table.releases if match_version(torch, release.torch)]
+    if not matching:
+        minor = get_minor_version(torch or "")
+        family = list(dict.fromkeys(r.torch for r in table.releases if get_minor_version(r.torch) == minor))
+        reason = f"it goes from torch {table.releases[0].torch} to {table.releases[-1].torch}"
+        if family:
+            reason = f"of {minor} it has {_join_words(sorted(family, key=parse_version))}"
+        raise UsageError(f"torch {request.torch} is not in the version table", reasons=(reason,), hint=advise("stacks"))
+    return matching
+
+
+def _refuse_contradiction(request: StackRequest) -> None:
+    """Raises `UsageError` for a track or a backend that has no use for what else is asked for."""
+    if request.track == "native" and (request.ipex or request.oneccl or request.backend == "ccl"):
+        word = "intel_extension_for_pytorch" if request.ipex else "oneccl_bind_pt"
+        raise UsageError(f"track native is plain torch: it has no {word}", hint="leave out --track, or the versions")
+    if request.backend in {"gloo", "impi"} and request.oneccl:
+        what = f"backend {request.backend} does not use oneccl_bind_pt, and --oneccl asks for it"
+        raise UsageError(what, hint="leave out one of the two")
+
+
+def _match_backend(matching: list[StackRelease], request: StackRequest, table: ReleaseTable) -> list[StackRelease]:
+    """Those of these releases that have the backend. Raises `UsageError` if there are none."""
     if request.backend == "ccl" and not any(release.oneccl for release in matching):
         last = _find_newest_version(table, "oneccl")
         raise UsageError(
@@ -156,15 +176,13 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
             reasons=(f"the last one is {last.oneccl}, for torch {last.torch}",),
             hint=f"--torch {last.torch}, or --backend {'impi' if _supports_impi(matching[-1]) else 'gloo'}",
         )
-    if request.backend == "impi":
-        if not any(_supports_impi(release) for release in matching):
-            what = f"backend impi needs torch {_IMPI_TORCH} or newer, and there is none in {matching[-1].name}"
-            raise UsageError(what, hint=advise("install", "--backend", "ccl" if matching[-1].oneccl else "gloo"))
-        matching = [release for release in matching if _supports_impi(release)]
-    if request.track == "native":
-        native = {release.torch: _remove_members(release, "ipex", "oneccl") for release in matching}
-        return sorted(native.values(), key=lambda release: parse_version(release.torch), reverse=True)
-    return _rank_releases(matching, request)
+    if request.backend != "impi":
+        return matching
+    supporting = [release for release in matching if _supports_impi(release)]
+    if not supporting:
+        what = f"backend impi needs torch {_IMPI_TORCH} or newer, and there is none in {matching[-1].name}"
+        raise UsageError(what, hint=advise("install", "--backend", "ccl" if matching[-1].oneccl else "gloo"))
+    return supporting
 
 
 def match_version(wanted: str | None, version: str) -> bool:
