@@ -52,17 +52,8 @@ def build_launch(
     else:
         counts = placement.count_ranks(hosts, cores, task.n, task.ppn)
     run_hosts = [host for host in hosts if host.name in dict(counts)]
+    _check_host_count(task, len(run_hosts))
     used = len(run_hosts) - task.spares
-    if (task.min_hosts or 0) > len(run_hosts):
-        what = f"--min-hosts {task.min_hosts} asks for more than the run's {pluralize(len(run_hosts), 'host')}"
-        raise UsageError(what, hint="lower it, or add hosts")
-    if used < 1:
-        what = f"--spares {task.spares} leaves none of {pluralize(len(run_hosts), 'host')} for the ranks"
-        raise UsageError(what, hint="lower it, or add hosts")
-    half = len(run_hosts) // 2
-    if task.on_split == "wait" and not (task.min_hosts or used) <= half < used:
-        what = f"--on-split wait is for --min-hosts {half} or less, and ranks on {half + 1} hosts or more"
-        raise UsageError(what, reasons=[f"the run has {pluralize(len(run_hosts), 'host')}, {used} with ranks"])
     facts = {host.name: runtimes[host.name].facts for host in run_hosts}
     machines = identify_machines(run_hosts, facts, task.allow_duplicates)
     backend, reason, workers = instances.BACKEND, instances.BECAUSE, 0
@@ -78,12 +69,7 @@ def build_launch(
         least = _LEAST if backend == "impi" else 1
         ranks, core_warnings = placement.place_ranks(counts, cores, machines, workers, least)
     size = sum(count for _, count in counts[:used])
-    shrinks = task.min_hosts is not None or task.spares > 0
-    if (task.engine or (task.per_host and shrinks)) and len({count for _, count in counts}) > 1:
-        reasons = [f"{host}: {count}" for host, count in counts]
-        option = f"--engine {task.engine}" if task.engine else "--per-host with --min-hosts or --spares"
-        what = f"{option} needs the same number of ranks on every host"
-        raise UsageError(what, reasons=reasons, hint="give --ppn", exit=Exit.STEP)
+    _check_equal_counts(task, counts)
     head = runtimes[run_hosts[0].name]
     runtime, dialect = head.runtime, get_dialect(head.runtime.dialect, head.runtime.version)
     isa_settings, isa_warnings = tuning.cap_isa(task, facts, accelerate.has_ipex(_get_packages(head.facts)))
@@ -129,12 +115,10 @@ def build_launch(
     warnings += accelerate.find_bf16_refusals(facts, task.args, options, bf16)
     nodes, spares = nodes[:used], nodes[used:]
     first = _build_leading(run, runtimes, nodes, ports)
-    leading = {}
-    if task.restarts:
-        planned = [*nodes, *spares]
-        for leader in _choose_leaders(task, nodes, spares):
-            others = [node for node in planned if node is not leader]
-            leading[leader.host] = _build_leading(run, runtimes, [leader, *others], ports)
+    leading: dict[str, Leading] = {}
+    for leader in _choose_leaders(task, nodes, spares) if task.restarts else ():
+        others = [node for node in (*nodes, *spares) if node is not leader]
+        leading[leader.host] = _build_leading(run, runtimes, [leader, *others], ports)
     return Launch(
         run=run,
         title=script,
@@ -157,6 +141,30 @@ def build_launch(
         fills=fills,
         per_host=task.per_host,
     )
+
+
+def _check_host_count(task: Run, count: int) -> None:
+    """Raises `UsageError` where the hosts of the run are too few for its least number of hosts, or its spares."""
+    hosts, used = pluralize(count, "host"), count - task.spares
+    if (task.min_hosts or 0) > count:
+        what = f"--min-hosts {task.min_hosts} asks for more than the run's {hosts}"
+        raise UsageError(what, hint="lower it, or add hosts")
+    if used < 1:
+        raise UsageError(f"--spares {task.spares} leaves none of {hosts} for the ranks", hint="lower it, or add hosts")
+    half = count // 2
+    if task.on_split == "wait" and not (task.min_hosts or used) <= half < used:
+        what = f"--on-split wait is for --min-hosts {half} or less, and ranks on {half + 1} hosts or more"
+        raise UsageError(what, reasons=[f"the run has {hosts}, {used} with ranks"])
+
+
+def _check_equal_counts(task: Run, counts: Sequence[tuple[str, int]]) -> None:
+    """Raises `UsageError` (exit 4) where hosts have other numbers of ranks, and what starts them takes one number."""
+    shrinks = task.min_hosts is not None or task.spares > 0
+    if (task.engine or (task.per_host and shrinks)) and len({count for _, count in counts}) > 1:
+        reasons = [f"{host}: {count}" for host, count in counts]
+        option = f"--engine {task.engine}" if task.engine else "--per-host with --min-hosts or --spares"
+        what = f"{option} needs the same number of ranks on every host"
+        raise UsageError(what, reasons=reasons, hint="give --ppn", exit=Exit.STEP)
 
 
 def _choose_leaders(task: Run, nodes: Sequence[NodePlan], spares: Sequence[NodePlan]) -> Sequence[NodePlan]:
