@@ -16,10 +16,21 @@ from typing import Any
 
 import paramiko
 import pytest
-from paramiko.common import AUTH_SUCCESSFUL, MSG_CHANNEL_REQUEST, MSG_EXT_INFO, MSG_USERAUTH_FAILURE, OPEN_SUCCEEDED
+from paramiko.common import (
+    AUTH_SUCCESSFUL,
+    MSG_CHANNEL_REQUEST,
+    MSG_EXT_INFO,
+    MSG_USERAUTH_FAILURE,
+    OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED,
+    OPEN_SUCCEEDED,
+)
 
-from ipexctl.act.ssh import Links
+from ipexctl.act.ssh import Links, terminal
+from ipexctl.act.ssh.connect import Dialler
+from ipexctl.act.ssh.link import SSHLink
 from ipexctl.act.ssh.paramiko_internals import OutputEvent, QuietTransport, SharedAgent
+from ipexctl.act.ssh.settings import SSHSettings
+from ipexctl.act.ssh.transport import Transport
 from ipexctl.model.hosts import Command, Host, LinkError
 from tests.contract.sshd import Server, keygen, sshd
 from tests.waiting import wait
@@ -433,3 +444,52 @@ def test_several_threads_share_one_agent(tmp_path: Path) -> None:
     finally:
         process.terminate()
         process.wait()
+
+
+class HostWithoutShell(OpenServer):
+    """It refuses or leaves unanswered one step of a shell's start."""
+
+    def __init__(self, step: str, answer: str) -> None:
+        self.step, self.answer, self.over = step, answer, threading.Event()
+
+    def accepts(self, step: str) -> bool:
+        if step == self.step and self.answer == "none":
+            self.over.wait(60)
+        return step != self.step
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return OPEN_SUCCEEDED if self.accepts("session") else OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
+
+    def check_channel_pty_request(self, *_: Any) -> bool:
+        return self.accepts("pty")
+
+    def check_channel_shell_request(self, channel: paramiko.Channel) -> bool:
+        return self.accepts("shell")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of the host's late answer
+@pytest.mark.parametrize("answer", ["refusal", "none"])
+@pytest.mark.parametrize("step", ["session", "pty", "shell"])
+def test_a_host_that_starts_no_shell_neither_ends_nor_holds_the_terminal(
+    step: str, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusal was an internal error; without an answer the terminal gave no Ctrl-C, and the wait had no end."""
+    monkeypatch.setattr(terminal, "_STARTING", 0.3)
+    monkeypatch.setattr(terminal, "_raw_mode", lambda _: pytest.fail("the terminal is raw before a shell has begun"))
+    ours, theirs = socket.socketpair()
+    host, transport, server = paramiko.Transport(theirs), Transport(ours), HostWithoutShell(step, answer)
+    host.add_server_key(paramiko.ECDSAKey.generate())
+    host.start_server(event=threading.Event(), server=server)
+    transport.deadline = time.monotonic() + 60
+    transport.start_client(timeout=60)
+    transport.auth_publickey("x", paramiko.ECDSAKey.generate())
+    link = SSHLink(Host("n0", "127.0.0.1"), Dialler(1.0, False, SSHSettings(None), None))
+    link._transport = transport
+    begun = time.monotonic()
+    with pytest.raises(LinkError) as caught:
+        terminal.open_shell(link, None)
+    assert time.monotonic() - begun < 20
+    server.over.set()
+    transport.close()
+    host.close()
+    assert re.match("the host (opens no further session|started no command)", caught.value.failure.what)

@@ -174,6 +174,20 @@ def test_a_shell_ends_with_ipexctl_and_leaves_the_terminal_as_it_was(workspace: 
     await_end_of_sessions(workspace.server, before)
 
 
+def test_a_connection_that_is_lost_while_keys_are_typed_is_named(workspace: Workspace) -> None:
+    """It was an internal error: what is typed is written by a thread of its own."""
+    before = children(workspace.server.process.pid)
+    screen = Screen(workspace, "shell", "node0", "--", "sh", "-c", "echo be''gun; cat")
+    screen.await_text("begun")
+    for session in set(children(workspace.server.process.pid)) - set(before):
+        os.kill(session, signal.SIGKILL)
+    for _ in range(100):
+        screen.type("keys")
+        time.sleep(0.01)
+    assert screen.wait() == 3
+    assert b"the connection was lost" in screen.data
+
+
 def test_a_long_session_costs_no_more_for_what_it_has_shown(workspace: Workspace) -> None:
     screen = Screen(
         workspace, "shell", "node1", "--", "sh", "-c", "head -c 2000000 /dev/zero | tr '\\0' y; echo; echo end"

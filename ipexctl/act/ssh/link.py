@@ -2,7 +2,8 @@
 
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import paramiko
@@ -177,22 +178,27 @@ class SSHLink(CommandLink[CommandChannel]):
     def _start_command(self, command: Command, patience: float) -> SSHChannel:
         nonce = make_nonce()
         shell = wrap_command(format_shell_line(command), nonce)
-        transport = self.transport
-        try:
-            raw = self._open_session(transport, patience)
+        with self.open_session(patience) as raw:
             channel = SSHChannel(self._host.name, raw, nonce, CommandLog(self._host.name, command))
             with StallTimer(channel.close, patience):  # Paramiko waits for the answer without a limit
                 raw.exec_command(shell.line)
             raw.settimeout(patience)  # of a wait until the host takes more input
             channel.write(shell.stdin)
             raw.settimeout(STALL_TIMEOUT)
+        return channel
+
+    @contextmanager
+    def open_session(self, patience: float) -> Iterator[paramiko.Channel]:
+        """The channel of what the block starts. Raises `LinkError` where the host does not open or start it."""
+        transport = self.transport
+        try:
+            yield self._open_session(transport, patience)
         except paramiko.ChannelException as error:
             what = f"the host opens no further session: {printable(str(error.text), 60)}"
             hint = "raise MaxSessions in its sshd_config"
             raise LinkError(Failure(self._host.name, Kind.STEP, what, hint, "sessions")) from None
         except (ConnectError, *LOSSES):  # Paramiko raises what ended it again
             raise self._make_lost_error(_describe_loss(transport)) from None
-        return channel
 
     def _open_session(self, transport: Transport, patience: float) -> paramiko.Channel:
         """A server that allows few sessions, or one, counts each until its process has ended and it knows that."""

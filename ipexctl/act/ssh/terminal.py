@@ -5,6 +5,7 @@ it is used for, and what not."""
 
 import errno
 import os
+import signal
 import socket
 import sys
 import termios
@@ -13,7 +14,6 @@ import time
 import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import paramiko
@@ -21,12 +21,15 @@ from fabric import Config, Connection
 from fabric.runners import Remote
 from fabric.tunnels import Tunnel
 from invoke.exceptions import ThreadException, UnexpectedExit
+from invoke.terminals import pty_size
 
 from ipexctl.act.ssh.link import SSHLink
 from ipexctl.act.ssh.transport import LOSSES, Transport
+from ipexctl.act.threads import StallTimer
 from ipexctl.model.text import printable
 
 _LOOPBACK = "127.0.0.1"
+_STARTING = 30.0  # seconds in which a host must start a shell
 _OPENING = 10.0  # seconds in which a host must accept or refuse a forwarded connection
 _BYTES = "latin-1"  # decodes and encodes any bytes without a change
 
@@ -35,16 +38,8 @@ class _Terminal(Remote):  # type: ignore[misc]
     """Fabric's runner, for sessions of any length: it stores no output, and passes bytes on as they are."""
 
     def start(self, *args: Any, **options: Any) -> None:
-        session = self.context.create_session()
-        session.get_pty = partial(session.get_pty, os.environ.get("TERM", "vt100"))
-        self.context.create_session = lambda: session
-        super().start(*args, **options)
-
-    def send_start_message(self, command: str | None) -> None:
-        if command is None:
-            self.channel.invoke_shell()
-        else:
-            self.channel.exec_command(command)
+        self.channel = self.context.create_session()
+        signal.signal(signal.SIGWINCH, self.handle_window_change)
 
     def respond(self, buffer_: list[str]) -> None:
         buffer_.clear()
@@ -56,6 +51,10 @@ class _Terminal(Remote):  # type: ignore[misc]
         except OSError:  # the terminal is gone
             self.channel.close()
 
+    def write_proc_stdin(self, data: str) -> None:
+        with suppress(*LOSSES):  # the session or its connection has ended, which the status tells
+            super().write_proc_stdin(data)
+
     def send_interrupt(self, interrupt: KeyboardInterrupt) -> None:
         """Ends the session at a signal to ipexctl. The keys themselves, Ctrl-C too, reach the host as bytes."""
         self.channel.close()
@@ -64,8 +63,12 @@ class _Terminal(Remote):  # type: ignore[misc]
 
 def open_shell(link: SSHLink, command: str | None) -> int:
     """Connects the user's terminal with a login shell on the host, or with a line of it; the exit status, -1 where the
-    connection was lost before the end."""
+    connection was lost before the end. Raises `LinkError` where the host starts none."""
+    with link.open_session(_STARTING) as session, StallTimer(session.close, _STARTING):  # Ctrl-C is a signal until then
+        session.get_pty(os.environ.get("TERM", "vt100"), *pty_size())
+        session.exec_command(command) if command else session.invoke_shell()
     connection = _make_connection(link.transport)
+    connection.create_session = lambda: session
     stdin = open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115  # reads nothing ahead
     options = {"in_stream": stdin, "encoding": _BYTES}
     with _raw_mode(stdin.fileno()):
