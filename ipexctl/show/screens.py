@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _TEXTS = {"hosts": "text", "emit": "text", "shown-example": "text", "accelerate": "text", "run-plan": "plan"}
 _PLANS = {"stacks-why": "text", "migrate": "text", "dry-run": "plan"}
 _PLANS_IF_DRY = dict.fromkeys(("install", "wheels", "sync", "fetch"), "plan")
-_ROWS = ("uninstall", "wheels", "lint", "init", "lab", "accelerate")  # answers that have no screen of their own
+_ROWS = ("uninstall", "lint", "init", "lab", "accelerate")  # answers that have no screen of their own
 
 
 def get_whole_text(value: AnyAnswer) -> str | None:

@@ -69,7 +69,8 @@ class UninstallAnswer(AnyAnswer):
 
 
 class WheelsAnswer(AnyAnswer):
-    """``wheels fetch``: ``fetched`` are those of ``wheels`` that were missing, ``bytes`` their size."""
+    """``wheels fetch``: ``fetched`` are those of ``wheels`` that were missing, ``bytes`` their size. ``next`` installs
+    from them; none where they could not be fetched."""
 
     directory: str
     wheels: tuple[str, ...]
@@ -78,6 +79,7 @@ class WheelsAnswer(AnyAnswer):
     bytes: int
     dry: bool | None = None
     plan: str | None = None
+    next: str | None = None
 
 
 class ListedRelease(JsonRecord):

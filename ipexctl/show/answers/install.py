@@ -2,8 +2,8 @@
 
 from rich.console import RenderableType
 
-from ipexctl.model.answers.install import ImportCheck, InstallAnswer, StacksAnswer, VerifyAnswer
-from ipexctl.model.text import group_pairs, pluralize
+from ipexctl.model.answers.install import ImportCheck, InstallAnswer, StacksAnswer, VerifyAnswer, WheelsAnswer
+from ipexctl.model.text import format_size, group_pairs, pluralize
 from ipexctl.show import phrases, typeset
 from ipexctl.show.tables import draw_text_table
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, AtWidth, Line, labelled, outcome, split_harmless_lines, text
@@ -11,12 +11,17 @@ from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, AtWidth, Line, labell
 _DROP = ("MPI", "oneccl", "CPU")  # columns of the version table, in the order in which they give way
 
 
-def format_answer(value: InstallAnswer | VerifyAnswer | StacksAnswer) -> list[RenderableType]:
+def format_answer(value: InstallAnswer | VerifyAnswer | StacksAnswer | WheelsAnswer) -> list[RenderableType]:
     match value:
         case InstallAnswer():
             return format_install(value)
         case VerifyAnswer():
             return format_verify(value)
+        case WheelsAnswer():
+            what = f"{pluralize(len(value.wheels), 'wheel')} for Python {', '.join(value.python)}"
+            new = f"{len(value.fetched)} of them new, {format_size(value.bytes)}"
+            parts = ((value.directory, STRONG), f"  {what}, {new if value.fetched else 'all there before'}")
+            return [outcome(True, *parts)] if value.next else []
         case StacksAnswer():
             table, _, notes = value.text.partition("\n\n")
             items: list[RenderableType] = [AtWidth(draw_text_table, split_harmless_lines(table), _DROP)]

@@ -12,7 +12,7 @@ from ipexctl.act.packages.download import FETCH, fetch_wheels, locate_wheel
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.answers.install import WheelsAnswer
-from ipexctl.model.errors import Failure, UsageError
+from ipexctl.model.errors import Failure, Hint, UsageError, advise
 from ipexctl.model.events import Planned, Started, StepEnded, Workflow, finish_verb
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.stack import StackRequest
@@ -75,7 +75,17 @@ def wheels_fetch(task: Wheels, context: Context, *, dry: bool = False) -> Workfl
         for wheel in todo:
             _link_or_copy(locate_wheel(context.cache, wheel), directory / wheel.filename)
     yield StepEnded("", FETCH, "changed" if todo else "ok", f"{pluralize(len(todo), 'wheel')} into {directory}")
-    yield from finish_verb("wheels", answer)
+    yield from finish_verb("wheels", replace(answer, next=_advise_install(task, stacks[0].release.torch)))
+
+
+def _advise_install(task: Wheels, torch: str) -> Hint:
+    """The command that installs these wheels from the directory."""
+    words = ["--torch", torch, *(("--track", task.track) if task.track else ())]
+    words += [word for name in ("ipex", "oneccl") if (value := getattr(task, name)) for word in (f"--{name}", value)]
+    words += ["--backend", task.backend] if task.backend != "auto" else []
+    words += [word for text in task.with_ for word in ("--with", text)]
+    words += [word for path in task.requirements for word in ("-r", path)]
+    return advise("install", *words, "--wheels", task.directory)
 
 
 def _format_plan(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], nothing: str) -> str:

@@ -17,6 +17,7 @@ from ipexctl.model.answers.install import (
     StacksWhyAnswer,
     VerifiedHost,
     VerifyAnswer,
+    WheelsAnswer,
 )
 from ipexctl.model.answers.manage import ListedRun, PsAnswer, RankStacksAnswer, ReapAnswer, StackPlace, StopAnswer
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, InitAnswer, ListedStep, PlayListAnswer
@@ -111,6 +112,9 @@ ANSWERS: tuple[tuple[str, str, str, AnyAnswer], ...] = (
     ("verify", "environments compared with what was installed", "verify", VerifyAnswer(
         tuple(VerifiedHost(name, "c8ba", _STACK) for name in ("node0", "node1", "node2")),
         {"node2": "torch is 2.9.0, not 2.8.0"})),
+    ("wheels", "a wheelhouse that was filled", "wheels", WheelsAnswer(
+        "/home/me/wheels", ("numpy-2.4.6.whl", "torch-2.13.0.whl"), ("torch-2.13.0.whl",), ("3.11", "3.12"), 176 << 20,
+        next="ipexctl install --torch 2.13.0 --wheels /home/me/wheels")),
     ("stacks", "the version table", "stacks", StacksAnswer((), format_releases(list_releases(
         parse_table(read_data("stacks.toml")), torch="2.7")))),
     ("stacks-why", "why a stack fits", "stacks", StacksWhyAnswer(True, "torch 2.3.1", (), None,
