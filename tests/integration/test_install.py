@@ -1016,7 +1016,7 @@ def test_fetched_wheels_are_enough_to_install_without_any_index(bench: Bench, in
     assert lines[0] == "for hosts with Python 3.11, 3.12; glibc 2.28 or newer"
     assert lines[-1].startswith(f"{len(fetched.answer['fetched'])} wheels, ")
     assert fetched.answer["python"] == ["3.11", "3.12"]
-    assert fetched.answer["next"] == f"ipexctl install --torch 2.8.0 --track native --backend gloo --wheels {house}"
+    assert fetched.answer["next"] == f"ipexctl install --wheels {house} --torch 2.8.0 --track native --backend gloo"
     assert sorted(path.name for path in house.iterdir()) == sorted(
         built.filename for built in index.wheels if built.project != "intel-extension-for-pytorch"
     )

@@ -80,12 +80,12 @@ def wheels_fetch(task: Wheels, context: Context, *, dry: bool = False) -> Workfl
 
 def _advise_install(task: Wheels, torch: str) -> Hint:
     """The command that installs these wheels from the directory."""
-    words = ["--torch", torch, *(("--track", task.track) if task.track else ())]
+    words = ["--track", task.track] if task.track else []
     words += [word for name in ("ipex", "oneccl") if (value := getattr(task, name)) for word in (f"--{name}", value)]
     words += ["--backend", task.backend] if task.backend != "auto" else []
     words += [word for text in task.with_ for word in ("--with", text)]
     words += [word for path in task.requirements for word in ("-r", path)]
-    return advise("install", *words, "--wheels", task.directory)
+    return Hint([*advise("install", "--wheels", task.directory, "--torch", torch).words, *words])
 
 
 def _format_plan(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], nothing: str) -> str:
