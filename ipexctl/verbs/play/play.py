@@ -12,6 +12,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.inputs import expand_local_paths
 from ipexctl.decide import parsing, play_schedule
 from ipexctl.decide.launch.programs import is_program_name
+from ipexctl.decide.parsing import validators
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import make_report
 from ipexctl.model import events as e
@@ -159,8 +160,8 @@ def keep_excluded(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 def find_errors(steps: Sequence[Step]) -> Iterator[str]:
     """Yields one sentence for each file or directory of this machine that a step reads and that does not exist, or is
-    of the wrong kind, for each run whose options contradict each other, and for each requirement that would have to be
-    built. Steps after a fetch are not checked: it may bring their files."""
+    of the wrong kind, for each ``venv`` that is no path of one, for each run whose options contradict each other, and
+    for each requirement that would have to be built. Steps after a fetch are not checked: it may bring their files."""
     for step in steps:
         if isinstance(step.task, tasks.Fetch):
             return
@@ -170,6 +171,9 @@ def find_errors(steps: Sequence[Step]) -> Iterator[str]:
             except UsageError as error:
                 reasons = [error.sentence, *error.reasons, *filter(None, [error.hint])]
                 yield f"{step.locate('run')}: run: {'; '.join(reasons)}"
+        venv = getattr(step.task, "venv", None)
+        if venv and (why := validators.environment(venv)):
+            yield f"{step.locate('venv')}: {step.action}.venv {printable(venv, 300)}: {why}"
         for key, path in _list_inputs(step.task):
             location = f"{step.locate(key)}: {step.action}.{key} {printable(path, 300)}"
             file = Path(path)

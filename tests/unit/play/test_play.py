@@ -341,13 +341,14 @@ def test_every_file_that_a_step_reads_must_exist(tmp_path: Path) -> None:
 
 def test_options_of_a_run_that_do_not_fit_are_refused_before_anything_is_done(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(
-        "steps:\n- run: {script: trl, min_hosts: 2}\n- run: {script: trl, profile: '1:2'}\n"
+        "steps:\n- run: {script: trl, min_hosts: 2}\n- run: {script: trl, profile: '1:2'}\n- install: {venv: env}\n"
     )
     with pytest.raises(UsageError) as refused:
         [*lint(["p.yaml"], environ={}, cwd=tmp_path, variables={})]
-    restarts, profile = refused.value.reasons
+    restarts, profile, venv = refused.value.reasons
     assert restarts == "p.yaml:2:3: run: --min-hosts says how to start a run again; add --restarts 1"
     assert profile.startswith("p.yaml:3:3: run: --profile cannot begin at step 1; ")
+    assert venv.startswith("p.yaml:4:19: install.venv env: the path of an environment begins with / or with ~/")
 
 
 def test_lint_says_all_errors_of_all_files(tmp_path: Path) -> None:
