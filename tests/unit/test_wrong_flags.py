@@ -193,12 +193,18 @@ def test_who_asks_behind_the_script_for_a_dry_run_starts_nothing(
 
 
 @pytest.mark.parametrize(
-    ("venv", "output"),
-    [("/env", "'/env' must be at least two levels deep"), ("/a/../env", "'/a/../env' is not a plain absolute path")],
+    ("option", "value", "output"),
+    [
+        ("--venv", "/env", "'/env' must be at least two levels deep"),
+        ("--venv", "/a/../env", "'/a/../env' is not a plain absolute path"),
+        ("--find-links", "nowhere", "--find-links: 'nowhere' is not a directory"),
+    ],
 )
-def test_an_environment_over_a_system_directory_is_refused(tmp_path: Path, venv: str, output: str) -> None:
+def test_a_path_of_install_that_cannot_be_meant_is_refused(
+    tmp_path: Path, option: str, value: str, output: str
+) -> None:
     (tmp_path / "hosts").write_text("127.0.0.1\n")
-    words = ["install", "--venv", venv, "--torch", "2.8.0", "-f", str(tmp_path / "hosts")]
+    words = ["install", option, value, "--torch", "2.8.0", "-f", str(tmp_path / "hosts")]
     reported = CliRunner().invoke(app, words, env={"HOME": str(tmp_path)})
     assert reported.exit_code == 2
     assert output in " ".join(reported.output.split())

@@ -218,6 +218,8 @@ def _check_input(task: Install, inventory: Inventory) -> None:
             reasons.append(f"{what}: {path!r} must be at least two levels deep")
     if task.wheels and not Path(task.wheels).is_dir():
         reasons.append(f"--wheels: {task.wheels!r} is not a directory")
+    links = [link for link in task.find_links if ":" not in link.partition("/")[0]]
+    reasons += [f"--find-links: {link!r} is not a directory" for link in links if not Path(link).is_dir()]
     known = [*inventory.names, *(host.name for host in inventory.left_out)]
     if task.like and task.like not in known:
         where = "among the hosts of this command"
