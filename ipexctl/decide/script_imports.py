@@ -196,7 +196,7 @@ def walk_certain(tree: ast.Module, *, is_script: bool = True) -> list[ast.AST]:
     functions: dict[str, ast.FunctionDef] = {}
     for node in tree.body:
         match node:
-            case ast.FunctionDef(decorator_list=[]):
+            case ast.FunctionDef(decorator_list=[] | [ast.Name("record") | ast.Attribute(attr="record")]):  # torchrun's
                 functions[node.name] = node
             case ast.ClassDef():
                 for each in node.body:
