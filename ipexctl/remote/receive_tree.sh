@@ -39,36 +39,56 @@ check_directory() {
     fi
   done
 }
-# Moves what is in the directory $1 into the directory $2, each by rename. A directory that is new there goes as a whole,
-# with one rename for all its files. Those that both have are entered; the second try is for one that another host with
-# the same home directory has created meanwhile.
+# Moves what is in the directory $1 into the directory $2, each by rename; both are absolute. A directory that is new there
+# goes as a whole, with one rename for all its files. Those that both have are entered, and a link that somebody who may
+# write there has meanwhile put in the place of one is not followed; the second try is for one that another host with the
+# same home directory has created meanwhile.
 move_contents() (
-  cd "$1" || exit 1
-  to=$2
+  from=$1 to=$2
+  cd -P -- "$to" || exit 1
+  [ "$PWD" = "$to" ] || { printf '%s is a symbolic link\n' "$to"; exit 1; }
   for try in 1 2; do
     failed=
     set --
-    for entry in ./* ./.[!.]* ./..?*; do
+    for entry in "$from"/* "$from"/.[!.]* "$from"/..?*; do
       if [ ! -L "$entry" ] && [ ! -f "$entry" ]; then
         [ -d "$entry" ] || continue # a pattern that nothing matches
-        if [ -d "$to/$entry" ] && [ ! -L "$to/$entry" ]; then continue; fi
+        name=./${entry##*/}
+        if [ -d "$name" ] && [ ! -L "$name" ]; then continue; fi
       fi
       set -- "$@" "$entry"
-      if [ $# -ge 200 ]; then mv -f -- "$@" "$to/" || failed=yes; set --; fi
+      if [ $# -ge 200 ]; then mv -f -- "$@" ./ || failed=yes; set --; fi
     done
-    [ $# -eq 0 ] || mv -f -- "$@" "$to/" || failed=yes
+    [ $# -eq 0 ] || mv -f -- "$@" ./ || failed=yes
     [ "$failed" ] || break
   done
   [ ! "$failed" ] || exit 1
-  for entry in ./*/ ./.[!.]*/ ./..?*/; do
+  for entry in "$from"/*/ "$from"/.[!.]*/ "$from"/..?*/; do
     entry=${entry%/}
-    if [ ! -L "$entry" ] && [ -d "$entry" ]; then move_contents "$entry" "$to/${entry#./}" || exit 1; fi
+    if [ ! -L "$entry" ] && [ -d "$entry" ]; then move_contents "$entry" "$to/${entry##*/}" || exit 1; fi
   done
 )
+# Removes these paths below $0, which begin with ./, in each directory at once; no link on the way to one is followed.
+remove_paths='
+remove() {
+  [ $# -gt 0 ] && [ -d "$0${at#.}" ] || return 0
+  cd -P -- "$0${at#.}" || exit 1
+  [ "$PWD" = "$0${at#.}" ] || { echo "$0${at#.} is a symbolic link"; exit 1; }
+  rm -rf -- "$@" || exit 1
+}
+at=
+for path do
+  [ "$at" ] || set --
+  if [ $# -ge 200 ] || [ "$at" != "${path%/*}" ]; then remove "$@"; set --; fi
+  at=${path%/*}
+  set -- "$@" "./${path##*/}"
+done
+remove "$@"'
 
 case $verb in
 place)
   enter
+  cd -P . && top=$PWD
   part=$1 store=$2
   shift 2
   [ "$store" = - ] || exec <"$store/tree.tar" || fail "cannot read $dir/$store/tree.tar"
@@ -113,13 +133,13 @@ place)
         name=${name%/*}
       done
     done <../mounts
-    output=$(cd "$dir" && xargs -0 rm -rf -- <"$part/to_delete" 2>&1) || fail "cannot remove in $dir: ${output##*: }"
+    output=$(xargs -0 sh -c "$remove_paths" "$top" <../to_delete 2>&1) || fail "cannot remove in $dir: ${output##*: }"
   fi
   # What is renamed shall be on the disk first; but not where much of others' waits to be written as well.
   dirty=0
   while read -r key value _ && [ "$key" != Writeback: ]; do [ "$key" = Dirty: ] && dirty=$value; done 2>/dev/null </proc/meminfo
   [ "$dirty" -gt 262144 ] || sync -f . 2>/dev/null
-  said=$(move_contents . "$dir" 2>&1) || fail "$(find . ! -type d | wc -l) files did not get into $dir: ${said##*: }"
+  said=$(move_contents "$top/$part/tree" "$top" 2>&1) || fail "$(find . ! -type d | wc -l) files did not get into $dir: ${said##*: }"
   if [ -f ../mark ]; then mv -f ../mark "$dir/.ipexctl-sync.json" || fail "cannot write $dir/.ipexctl-sync.json"; fi
   printf '%s\n' "$dir"
   ;;

@@ -218,3 +218,37 @@ def test_what_is_mounted_is_not_emptied_by_a_removal(
     assert (data / "keep").exists()
     assert (status, (shell.there / "other").exists()) == ((0, False) if gone == "other" else (3, True)), err
     assert ("something is mounted at" in err) == (gone != "other")
+
+
+@pytest.mark.parametrize(("program", "gone"), [("xargs", "data/old"), ("mv", "other")])
+def test_a_link_that_takes_the_place_of_a_directory_after_the_look_is_not_followed(
+    shell: Shell, program: str, gone: str
+) -> None:
+    """Who may write a directory of the project chose by it which file of the account was removed or replaced."""
+    data, outside = shell.there / "data", shell.there.parent / "outside"
+    for directory in (data, outside):
+        directory.mkdir(parents=True)
+        for name in ("old", "file"):
+            (directory / name).write_text("precious")
+    (shell.there / "other").touch()
+    for path in (shell.there, *shell.there.rglob("*")):
+        path.chmod(0o700)
+    real = f"busybox {program}" if "busybox" in shell.argv else program
+    swap = f"[ -e {data}.moved ] || {{ mv {data} {data}.moved && ln -s {outside} {data}; }}"
+    shell.replace(program, f'PATH={os.environ["PATH"]}\n{swap}\nexec {real} "$@"')
+    stream = pack({"data/": "", "data/file": "new", "top": "1"}).removesuffix(END + bytes(1024))
+    status, err = shell.place(stream + build_tar_file("to_delete", f"./{gone}\0".encode(), 0o600) + END + bytes(1024))
+    assert read(outside) == {"old": "precious", "file": "precious"}
+    assert (status, "data is a symbolic link" in err) == (3, True), err
+
+
+def test_paths_are_removed_in_many_directories_and_only_they(shell: Shell) -> None:
+    names = ["a", " b", "c\n", "-d", ".e"]
+    doomed = [f"{up}{name}{number}" for up in ("", "x y/", "x y/\n/") for name in names for number in range(60)]
+    tree: dict[str, str | None] = {"x y/": "", "x y/\n/": "", "x y/\n/keep": "1", **dict.fromkeys(doomed, "1")}
+    assert shell.place(pack({**tree, "gone/": "", "gone/deep/": "", "gone/deep/file": "1"})) == (0, "")
+    paths = "".join(f"./{path}\0" for path in (*doomed, "gone/deep/file", "gone", "gone/deep/not", "not/there"))
+    stream = pack({"new": "1"}).removesuffix(END + bytes(1024))
+    stream += build_tar_file("to_delete", paths.encode(), 0o600)
+    assert shell.place(stream + END + bytes(1024)) == (0, "")
+    assert read(shell.there) == {"x y/": "", "x y/\n/": "", "x y/\n/keep": "1", "new": "1"}
