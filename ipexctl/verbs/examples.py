@@ -10,7 +10,7 @@ from ipexctl.model.answers.examples import CopiedExampleAnswer, ExamplesAnswer, 
 from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.events import Started, Workflow, finish_verb
 from ipexctl.model.text import printable
-from ipexctl.store.private_files import refuse_os_errors
+from ipexctl.store.private_files import refuse_os_errors, replace_file
 
 
 def examples(*, playbooks_only: bool = False) -> Workflow[None]:
@@ -44,7 +44,8 @@ def copy(name: str, directory: Path, *, force: bool = False) -> Workflow[None]:
     for each, text in texts.items():
         with refuse_os_errors(directory / each, "cannot be written"):
             directory.mkdir(parents=True, exist_ok=True)
-            (directory / each).write_text(text, encoding="utf-8")
+            with replace_file(directory / each) as file:
+                file.write(text.encode())
     answer = CopiedExampleAnswer(str(directory), tuple(texts), _suggest_command(path, directory / path.name))
     yield from finish_verb("examples copy", answer)
 

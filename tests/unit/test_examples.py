@@ -116,6 +116,13 @@ def test_other_files_are_overwritten_by_force_only(cli: CliRunner) -> None:
     assert Path("models.py").read_text() != "mine"
 
 
+def test_a_link_that_a_repository_has_in_the_place_of_an_example_is_replaced(cli: CliRunner, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    Path("train_ipex.py").symlink_to(outside)
+    assert cli.invoke(app, ["examples", "copy", "train_ipex.py"]).exit_code == 0
+    assert (outside.exists(), Path("train_ipex.py").is_symlink()) == (False, False)
+
+
 def test_a_directory_that_cannot_be_written_is_named(cli: CliRunner) -> None:
     Path("file").write_text("")
     refused = cli.invoke(app, ["examples", "copy", "demo", "file/below"])

@@ -22,6 +22,7 @@ from ipexctl.model.tasks import Install
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.verbs.install.install import install
 from ipexctl.verbs.install.lock import add_other_arch, read_lock
+from ipexctl.verbs.install.wheels import _link_or_copy
 from tests.tables import read_table
 
 FOLDER = "https://host.example/files/"
@@ -252,3 +253,22 @@ def test_no_value_in_a_lock_file_is_a_trace(value: object) -> None:
         else:
             words = ""
         assert words.isprintable()
+
+
+def test_a_link_that_another_user_puts_where_a_wheel_is_made_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a wheelhouse that he may write: `wheels fetch` replaced a file of his choice, if the link came in time."""
+    source, precious = tmp_path / "source", tmp_path / "precious"
+    source.write_text("wheel")
+    precious.write_text("precious")
+
+    def link(_: Path, part: Path) -> None:
+        for path in (part, tmp_path / "a.whl"):
+            path.symlink_to(precious)
+        raise FileExistsError
+
+    monkeypatch.setattr(os, "link", link)
+    _link_or_copy(source, tmp_path / "a.whl")
+    assert (precious.read_text(), (tmp_path / "a.whl").read_text()) == ("precious", "wheel")
+    assert not (tmp_path / "a.whl").is_symlink()
