@@ -14,7 +14,7 @@ from ipexctl.decide.launch.launch_words import Translation
 from ipexctl.decide.launch.programs import is_program_name
 from ipexctl.decide.parsing import limit_inventory, parse_inventory, parse_list, shell
 from ipexctl.decide.parsing.ranges import MAX_HOSTS
-from ipexctl.decide.parsing.shell_variables import Value
+from ipexctl.decide.parsing.shell_variables import name_parameters
 from ipexctl.model.errors import Note, UsageError
 
 ReadFile = Callable[[str], str]
@@ -242,8 +242,7 @@ class LaunchLineReader(LaunchOptions):
         arguments, text = self.words, self.read_file(shell.remove_marks(file))
         self.words, self.batch = [], file
         self.read_job(launch_script.find_job_words(text))
-        given: dict[str, Value] = {str(number): word for number, word in enumerate(arguments, 1)}
-        given |= {"@": tuple(arguments), "*": tuple(arguments), **list_job_variables(self.levels)}
+        given = {**name_parameters(arguments), **list_job_variables(self.levels)}
         found = [
             each
             for each in launch_script.find_launches(text, self.table, given)

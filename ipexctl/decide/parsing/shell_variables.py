@@ -12,6 +12,7 @@ _NUMBER_LENGTH, _PRODUCT_LENGTH = 20, 1000  # characters of a variable in a prod
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _PLAIN = re.compile(r"\$\{?([A-Za-z_]\w*|[0-9@*])\}?")
 _ARRAY = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
+_PARAMETER = re.compile(r"\$\{?[\d@*]")
 _PRODUCT = re.compile(r"[\s(]*\d{1,9}(?:[\s)]*\*[\s(]*\d{1,9})*[\s)]*")
 _FIELD = re.compile(rf"(?:[{QUOTED}{BARE}][^{END}]*{END}|\S)+")
 _DECLARING = {"export", "declare", "typeset", "readonly", "local", "setenv"}
@@ -32,6 +33,14 @@ class ShellVariables:
         for name, items in command.arrays.items():
             self._assign(name, tuple(each for item in items for each in self.expand(item)), command)
         head = command.words[0] if command.words else ""
+        if head == "shift":
+            given = self.values.get("@", ())
+            self.values = {
+                name: value for name, value in self.values.items() if not _PARAMETER.search(f"${name} {value}")
+            }
+            count = (*command.words[1:], "1")[0]
+            if given and count.isdecimal() and not command.inside:
+                self.values |= name_parameters(given[int(count) :])
         if head not in _DECLARING:
             if all(map(_ASSIGNMENT.fullmatch, command.words)):
                 self._assign_words(command.words, command)
@@ -102,6 +111,12 @@ class ShellVariables:
     def _fill_number(self, match: re.Match[str]) -> str:
         value = self.values.get(match[1])
         return value if isinstance(value, str) and len(value) <= _NUMBER_LENGTH else match[0]
+
+
+def name_parameters(arguments: Sequence[str]) -> dict[str, Value]:
+    """Returns ``$1`` … and ``$@`` of a shell file that gets these arguments."""
+    named: dict[str, Value] = {str(number): word for number, word in enumerate(arguments, 1)}
+    return named | {"@": tuple(arguments), "*": tuple(arguments)}
 
 
 def _list_assigned(command: SimpleCommand) -> list[str]:

@@ -173,6 +173,7 @@ def verify_environments(
             builds, index = load_torch_builds(), find_cpu_index(job.stack)
             for misfit in builds.find_misfits(job.lock.packages, failed, index)[:1]:
                 what, hint = f"{what} ({misfit.why})", hint or misfit.fix
+                failed = [misfit.name] if misfit.name in failed else failed  # the others may fail because of it alone
             return Failure(name, Kind.STEP, what, _suggest_others(job, name, failed, hint), code="import")
         return VerifiedEnv(place, report)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.decide.parsing.shell import list_expansions, quote_word, remove_marks, split_commands
-from ipexctl.decide.parsing.shell_variables import ShellVariables
+from ipexctl.decide.parsing.shell_variables import ShellVariables, name_parameters
 from tests.tables import read_table
 
 PRINT = r"printf '%s\0' "
@@ -114,6 +114,17 @@ if true; then MAYBE=1; fi
 for LOOP in 1 2; do :; done
 export D=$(hostname) MAYBE
 """
+
+
+@pytest.mark.parametrize(
+    ("shift", "becomes"), [("shift 2", "--lr"), ("shift $n", "$1"), ("if true; then shift; fi", "$1")]
+)
+def test_parameters_are_others_behind_a_shift(shift: str, becomes: str) -> None:
+    *commands, last = split_commands(f"{shift}\nx $1")
+    variables = ShellVariables(commands, name_parameters(["4", "out", "--lr", "2"]))
+    for command in commands:
+        variables.read(command)
+    assert [*map(remove_marks, variables.expand(last.words[1]))] == [becomes]
 
 
 @pytest.mark.parametrize(("word", "becomes"), read_table("shell/a_variable_is_known_if_it_is_assigned_once_and_always"))
