@@ -23,8 +23,16 @@ from typer.core import TyperCommand
 
 from ipexctl.cli.command_options import Option, find_model, read_options
 from ipexctl.cli.help_page import LONG_HELP, HelpPage
+from ipexctl.cli.launch_options import find_long_option
 from ipexctl.cli.plain_values import PlainValues, convert_plain_values
-from ipexctl.cli.usage_errors import CommandGroup, NeedlessWords, NoSuchOption, WrongWords, replace_word
+from ipexctl.cli.usage_errors import (
+    CommandGroup,
+    NeedlessWords,
+    NoSuchOption,
+    WrongWords,
+    list_own_options,
+    replace_word,
+)
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -166,6 +174,9 @@ class _Generated(HelpPage):
                  for word, next_ in zip(args, following, strict=True)]  # fmt: skip
         single = isinstance(self, TyperCommand)
         ctx.allow_extra_args = ctx.allow_extra_args or single
+        own = list_own_options(self.params)
+        if "--ppn" in own and (foreign := find_long_option(args, own)):
+            raise NoSuchOption(foreign, ctx)
         try:
             super().parse_args(ctx, words)  # type: ignore[misc]
         except WrongWords as error:

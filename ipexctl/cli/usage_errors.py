@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
-from itertools import pairwise, takewhile
+from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from ipexctl.cli.command_options import find_model, read_options
 from ipexctl.cli.help_page import write_program_help
+from ipexctl.cli.launch_options import translate_options
 from ipexctl.cli.plain_values import PlainValues
 
 if TYPE_CHECKING:
@@ -33,13 +34,14 @@ _OTHER_NAMES = {  # of commands, and what they are called here
 # Options that a command does not have: why, and the words of the command that helps.
 _OTHER_OPTIONS = {("stop", "--all"): ("it ends the run that is named; this lists them, each with its name", ["ps"])}
 _OTHER_VALUES = {"nccl": "auto", "xccl": "auto", "mpi": "impi", "oneccl": "ccl"}  # of options, and which is meant
-# By their meaning; "" is left out.
-_LAUNCH_OPTIONS = {
-    "ranks": "-n", "ppn": "--ppn", "hosts": "--hosts", "hostfile": "-f", "variable": "-e", "names": "-e", "nodes": "",
-    "own": "",
-}  # fmt: skip
 _PYTHON_OPTIONS = ("-c", "-u", "-O", "-X")  # of the interpreter, which is started as a program
 _NAME_LIKENESS = 0.75  # the same of options and commands: those that are less alike mean other things
+
+
+def list_own_options(params: Iterable[Any]) -> dict[str, bool]:
+    """Returns the options of a command by name: whether they have a value."""
+    options = [param for param in params if param.param_type_name == "option"]
+    return {name: not (each.is_flag or each.count) for each in options for name in (*each.opts, *each.secondary_opts)}
 
 
 class NoSuchCommand(WrongWords):  # type: ignore[misc]  # found at run time
@@ -181,25 +183,26 @@ def _describe_wrong_command(error: NoSuchCommand, verb: str, words: Sequence[str
 def _describe_wrong_option(error: Any, verb: str, words: Sequence[str]) -> _Mistake:
     name = error.option_name
     options = [param for param in error.ctx.command.params if param.param_type_name == "option"]
-    own = [each for param in options for each in param.opts]
+    own = list_own_options(options)
     starts_script = "--ppn" in own
-    foreign, reasons, better = _translate_launch_options(words, own) if starts_script else ([], [], None)
-    sentence = f"{verb} has no option {', '.join(foreign) or name}"
-    if starts_script and name in _PYTHON_OPTIONS and name in words:
-        at = words.index(name)
-        return _Mistake(sentence, [*words[:at], "python", *words[at:]], reasons)
+    begin = words.index(verb.split()[-1]) + 1 if starts_script else 0
+    foreign = translate_options(words[begin:], own) if starts_script else None
+    sentence = f"{verb} has no option {', '.join(foreign.names) if foreign and foreign.names else name}"
+    if starts_script and name in _PYTHON_OPTIONS and name in words and not (_find_value(words, [name]) or "").isdigit():
+        return _Mistake(f"{verb} has no option {name}", _start_python(words, name, own))
+    if foreign and name in foreign.names:
+        better = foreign.words and [*words[:begin], *foreign.words]
+        return _Mistake(sentence, better, foreign.reasons)
     if (verb, name) in _OTHER_OPTIONS:
         reason, better = _OTHER_OPTIONS[verb, name]
         return _Mistake(sentence, better, [reason])
-    if foreign:
-        return _Mistake(sentence, better, reasons)
     bare = _find_value(words, [name]) is None
     fitting = [param for param in options if param.is_flag or param.count or not bare]
     names = [each for param in fitting for each in (*param.opts, *param.secondary_opts)]
     nearest = find_nearest(name, names, _NAME_LIKENESS)
     if better := _restore_value(error.ctx, words) or replace_word(words, name, nearest):
         return _Mistake(sentence, better)
-    if starts_script and (better := _move_behind_script(words, name)):
+    if starts_script and (better := _move_behind_script(words, name, own)):
         return _Mistake(sentence, better, ["options of the script stand after it"])
     commands = error.ctx.command.commands if verb == "ipexctl" else ()
     for at, word in enumerate(words):
@@ -231,33 +234,6 @@ def _prefer_limit(words: Sequence[str]) -> Sequence[str]:
     return replace_word(words, "--hosts", "--limit") or words
 
 
-def _translate_launch_options(words: Sequence[str], own: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-    """The options of other launchers before the script, what to know about them, and the command line with ``own`` ones
-    in their place; without those for the number of hosts."""
-    from ipexctl.verbs.migrate import LaunchLines
-
-    table, foreign, reasons, line = LaunchLines().table, list[str](), list[str](), [*words]
-    for word in takewhile(lambda word: not word.endswith(".py"), words):
-        name, equal, value = word.partition("=")
-        if name[:1] != "-" or name in own:
-            continue
-        at, meaning = line.index(word), table.find_meaning(name)
-        option = _LAUNCH_OPTIONS.get(meaning)
-        if not equal:
-            value = "".join(line[at + 1 : at + 2])
-        if meaning in {"ranks", "ppn"} and value in {"auto", "cpu"}:  # of torchrun: as many as it thinks fit
-            option = ""
-        elif meaning in {"ranks", "ppn"} and not value.isdigit():
-            continue
-        if option not in ("", *own) or (option == "-e" and "=" not in value):
-            continue
-        foreign.append(name)
-        line[at : at + 1 if equal else at + 2] = [option, value] if option else []
-        if meaning == "nodes":
-            reasons = ["the hosts are all of the hostfile, or those of --hosts or --limit"]
-    return foreign, reasons, line
-
-
 def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[str] | None]:
     """The sentence about the value of an option or argument, and a better command line, if there is a value near it."""
     from ipexctl.model.schema_errors import describe_error
@@ -280,8 +256,6 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
         better = _find_bound(value, option.flag.ge, option.flag.le)
     line = replace_word(words, value, better) if value and better else None
     line = _restore_value(error.ctx, words) or line
-    if value is None and "-np" in words and "-n" in names:  # as mpirun spells it
-        return "run has no option -np", replace_word(words, "-np", "-n")
     joined = [error.message, *(f"{each}={value}" for each in names if each[1] != "-")]
     at = next((words.index(word) for word in joined if word in words), None)
     if at is not None:
@@ -330,13 +304,22 @@ def _restore_value(ctx: Any, words: Sequence[str]) -> list[str] | None:
     return None
 
 
-def _move_behind_script(words: Sequence[str], option: str) -> list[str] | None:
-    """The command line with the words from an option to the script behind the script; None without a script."""
+def _start_python(words: Sequence[str], option: str, own: Collection[str]) -> list[str]:
+    """The command line that starts Python with an option of it: behind the command's own ones."""
+    at = words.index(option)
+    script = next((at for at, word in enumerate(words) if word.endswith(".py")), len(words))
+    end = next((each for each in range(at + 1, script) if words[each].partition("=")[0] in own), script)
+    return [*words[:at], *words[end:script], "python", *words[at:end], *words[script:]]
+
+
+def _move_behind_script(words: Sequence[str], option: str, own: Collection[str]) -> list[str] | None:
+    """The command line with an option and its values behind the script; None without a script."""
     first = next((at for at, word in enumerate(words) if word.partition("=")[0] == option), len(words))
     script = next((at for at, word in enumerate(words) if at > first and word.endswith(".py")), None)
     if script is None:
         return None
-    return [*words[:first], words[script], *words[first:script], *words[script + 1 :]]
+    end = next((at for at in range(first + 1, script) if words[at].partition("=")[0] in own), script)
+    return [*words[:first], *words[end : script + 1], *words[first:end], *words[script + 1 :]]
 
 
 def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:

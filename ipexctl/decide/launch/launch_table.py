@@ -54,9 +54,10 @@ class LaunchTable(Record):
     modules: Mapping[str, str]  # of each rank, by two words that start ranks themselves
 
     def find_meaning(self, word: str) -> str:
-        """Returns what an option means in the first program that has it; empty if none has."""
+        """Returns what an option means in the first program where it is more than left out; empty if none has it."""
         name = word.lstrip("-").replace("_", "-")
-        return next((each.options[name] for each in self.programs.values() if name in each.options), "")
+        meanings = [each.options[name] for each in self.programs.values() if name in each.options]
+        return next((each for each in meanings if not each.startswith(("own", "left"))), next(iter(meanings), ""))
 
     def find_program(self, words: Sequence[str]) -> tuple[Program, int] | None:
         """Returns the program at the beginning of a command, and the number of words of its name."""

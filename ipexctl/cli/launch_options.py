@@ -1,0 +1,112 @@
+"""Options of other launchers before the script of ``run``: what they are here (`data/launchers.toml`)."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+_OPTIONS = {"ranks": "-n", "ppn": "--ppn", "hosts": "--hosts", "hostfile": "-f"}
+_COUNTS = {"ranks", "ppn"}
+_PAIRS = {"mca", "pair"}  # options with two values
+# Words that scripts have for options of their own, too: those of a script stand behind it.
+_OF_SCRIPTS = {"config-file", "debug", "log-dir", "log-level", "log-path", "mixed-precision", "rank", "timeout"}
+_OF_LAUNCHERS = {"oversubscribe", "cpu"}  # of those that have no counterpart
+_WORD = re.compile(r"-[A-Za-z][A-Za-z_-]+")  # an option with one dash and several letters, as Hydra and Open MPI have
+
+
+class ForeignOptions(NamedTuple):
+    """Options of other launchers, what to know about them, and the command line with ours in their place: None where
+    one of them has none."""
+
+    names: Sequence[str]
+    reasons: Sequence[str]
+    words: list[str] | None
+
+
+def find_long_option(words: Sequence[str], own: Mapping[str, bool]) -> str | None:
+    """Returns the first option with one dash that belongs to another launcher; a parser reads it as several letters."""
+    if not any(_WORD.fullmatch(word.partition("=")[0]) for word in words):
+        return None
+    return next(filter(_WORD.fullmatch, translate_options(words, own).names), None)
+
+
+def translate_options(words: Sequence[str], own: Mapping[str, bool]) -> ForeignOptions:
+    """Replaces options of other launchers before the script. ``own`` are the command's, and whether they have a value.
+    What the command does itself, or has not, is left out."""
+    from ipexctl.verbs.migrate import LaunchLines
+
+    table = LaunchLines().table
+    rest, kept, names, left, unknown = [*words], list[str](), list[str](), list[str](), False
+    reasons: list[str] = []
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
+        word = rest.pop(0)
+        name, equal, value = word.partition("=")
+        meaning = "" if name in own else table.find_meaning(name)
+        if not meaning or not _is_of_launcher(name, meaning):
+            count = _count_values(word, rest, own)
+            kept += [word, *rest[:count]]
+            del rest[:count]
+            continue
+        names.append(name)
+        options, count = _replace_option(meaning, [value] if equal else rest)
+        unknown |= options is None or any(option not in own for option in options[:1])
+        if options == [] and meaning.startswith("nodes"):
+            reasons = ["the hosts are all of the hostfile, or those of --hosts or --limit"]
+        elif options == []:
+            left.append(name)
+        kept += options or []
+        del rest[: 0 if equal else count]
+    if left:
+        reasons.append(f"left out: {', '.join(left)} (run does it itself, or has nothing in its place)")
+    return ForeignOptions(names, reasons, None if unknown else [*kept, *rest])
+
+
+def _count_values(word: str, rest: Sequence[str], own: Mapping[str, bool]) -> int:
+    """How many of the words behind an option that stays are its value; of a script's option that is a guess."""
+    name, equal, _ = word.partition("=")
+    if equal or not rest:
+        return 0
+    if name in own:
+        return int(own[name])
+    glued = not word.startswith("--") and own.get(word[:2], False)  # -n4
+    return int(not glued and not rest[0].startswith("-") and not rest[0].endswith(".py"))
+
+
+def _is_of_launcher(name: str, meaning: str) -> bool:
+    """Whether an option that a launcher has is none of the script's, which stands in the wrong place."""
+    plain = name.lstrip("-").replace("_", "-")
+    if _WORD.fullmatch(name) or plain in _OF_LAUNCHERS:
+        return True
+    if plain in _OF_SCRIPTS or meaning.startswith(("refused", "module", "line", "export", "include", "exclude", "-e")):
+        return False
+    return not meaning.startswith(("own", "left")) or "-" in plain
+
+
+def _replace_option(meaning: str, values: Sequence[str]) -> tuple[list[str] | None, int]:
+    """Returns the options of ``run`` for one of another launcher (none: it is left out; None: it has no counterpart),
+    and how many of the words behind it are its values."""
+    kind, bare = meaning.rstrip("!"), meaning.endswith("!")
+    value = values[0] if values else ""
+    if kind.startswith(("own", "left", "nodes", "map-by")):
+        return [], 0 if bare else 1
+    if kind in _PAIRS:
+        return [], 2
+    if kind in _COUNTS and value in ("auto", "cpu"):  # of torchrun: as many as it thinks fit
+        return [], 1
+    if kind in _COUNTS and not value.isdigit():
+        return None, 1
+    if kind in _OPTIONS:
+        return [_OPTIONS[kind], value], 1
+    if kind == "ppn 1":
+        return ["--ppn", "1"], 0
+    if kind == "variable" and "=" not in value:  # of Hydra: -genv NAME VALUE
+        return (["-e", f"{value}={values[1]}"], 2) if len(values) > 1 else (None, 1)
+    if kind == "variable":
+        return ["-e", value], 1
+    if kind == "names":
+        option = "-e" if "=" in value else "--pass-env"
+        return [word for each in value.split(",") for word in (option, each)], 1
+    if kind == "seconds":
+        return ["--time-limit", value], 1
+    if not kind.startswith("--"):
+        return None, 0 if bare else 1
+    return (kind.split(), 0) if bare else ([kind, value], 1)
