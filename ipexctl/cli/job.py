@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ipexctl.cli.command import HostSelection, command, confirm, get_words
-from ipexctl.cli.usage_errors import CommandGroup
+from ipexctl.cli.usage_errors import CommandGroup, name_hosts
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -40,15 +40,16 @@ def _can_ask(flags: Any) -> bool:
 )
 def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: options.DoctorFlags) -> Workflow:
     """Look at every host: what it is, what is wrong, how to fix it."""
-    from ipexctl.model.errors import UsageError, advise
+    from ipexctl.model.errors import UsageError
     from ipexctl.model.hosts import Inventory
     from ipexctl.verbs.doctor.doctor import doctor
     from ipexctl.verbs.doctor.verify import verify
 
     if flags.files and not task.recorded:
-        saved, names = all(Path(file).exists() for file in flags.files), map(str, flags.files)
-        hint = advise("doctor", "--recorded", *names) if saved else advise("doctor", "--limit", ",".join(names))
-        raise UsageError(f"doctor takes no argument {str(flags.files[0])!r}", hint=hint)
+        saved = all(Path(file).is_dir() or (Path(file).is_file() and file.endswith(".json")) for file in flags.files)
+        better = ["doctor", "--recorded", *flags.files] if saved else name_hosts(hosts.words, flags.files)
+        what = f"doctor takes no argument {flags.files[0]!r}"
+        raise UsageError(what, hint=shlex.join(["ipexctl", *better]))
     if flags.verify:
         other = sorted({each.name for each in fields(task) if getattr(task, each.name) != each.default} - {"venv"})
         if other:

@@ -32,7 +32,23 @@ _OTHER_NAMES = {  # of commands, and what they are called here
     "start": "run", "train": "run", "launch": "run", "version": "--version",
 }  # fmt: skip
 # Options that a command does not have: why, and the words of the command that helps.
-_OTHER_OPTIONS = {("stop", "--all"): ("it ends the run that is named; this lists them, each with its name", ["ps"])}
+_OTHER_OPTIONS = {
+    ("stop", "--all"): ("it ends the run that is named; this lists them, each with its name", ["ps"]),
+    ("play", "--syntax-check"): ("a playbook is only read by play lint", ["play", "lint", "playbook.yaml"]),
+}
+# Options of Ansible and of pip, and those of the command that mean the same.
+_SAME_OPTIONS = {
+    "play": {
+        "-i": "-f", "--inventory": "-f", "-e": "--var", "--extra-vars": "--var", "-C": "--check", "-D": "--diff",
+        "--list-tasks": "--list-steps", "--start-at-task": "--start-at",
+    },
+    "install": {"-i": "--index-url", "-U": "--upgrade", "-e": "--with", "--editable": "--with"},
+}  # fmt: skip
+_RELEASE_OPTIONS: dict[str, tuple[str, list[str]]] = {  # by package: with its version, and without one
+    "torch": ("--torch", []),
+    "intel_extension_for_pytorch": ("--ipex", ["--track", "ipex"]),
+    "oneccl_bind_pt": ("--oneccl", ["--backend", "ccl"]),
+}
 _OTHER_VALUES = {"nccl": "auto", "xccl": "auto", "mpi": "impi", "oneccl": "ccl"}  # of options, and which is meant
 _PYTHON_OPTIONS = ("-c", "-u", "-O", "-X")  # of the interpreter, which is started as a program
 _NAME_LIKENESS = 0.75  # the same of options and commands: those that are less alike mean other things
@@ -147,10 +163,7 @@ def _describe_mistake(error: Any, verb: str, words: Sequence[str]) -> _Mistake:
     if isinstance(error, NoSuchCommand):
         return _describe_wrong_command(error, verb, words)
     if isinstance(error, NeedlessWords):
-        better = [word for word in words if word not in error.words]
-        if verb == "install":
-            better += [part for word in error.words for part in _name_package(word)]
-        return _Mistake(f"{verb} takes no argument {', '.join(map(repr, error.words))}", better)
+        return _describe_needless_words(error, verb, words)
     if hasattr(error, "possibilities"):
         return _describe_wrong_option(error, verb, words)
     if hasattr(error, "option_name"):
@@ -166,6 +179,31 @@ def _describe_mistake(error: Any, verb: str, words: Sequence[str]) -> _Mistake:
         return _Mistake(*_describe_wrong_value(error, words))
     sentence = error.format_message()
     return _Mistake(f"{verb}: {sentence[:1].lower()}{sentence[1:].rstrip('.')}")
+
+
+def _describe_needless_words(error: NeedlessWords, verb: str, words: Sequence[str]) -> _Mistake:
+    sentence = f"{verb} takes no argument {', '.join(map(repr, error.words))}"
+    better = [word for word in words if word not in error.words]
+    if verb == "install":
+        better += [part for word in error.words for part in _name_package(word)]
+    elif verb == "uninstall":  # without them it would remove more than they name
+        packages = [part for word in error.words for part in ("--without", word)]
+        better = [*(replace_word(better, "uninstall", "install") or better), *packages]
+        return _Mistake(sentence, better, ["it removes the whole environment; install takes packages out of it"])
+    elif not any(param.param_type_name == "argument" for param in error.ctx.command.params):
+        return _Mistake(sentence, name_hosts(words, error.words))
+    return _Mistake(sentence, better)
+
+
+def name_hosts(words: Sequence[str], names: Sequence[str]) -> Sequence[str]:
+    """Returns the command line with those of its words as an option that name hosts, or a hostfile; without them where
+    it has such an option."""
+    better = [word for word in words if word not in names]
+    if _find_value(words, ["-f", "--hostfile", "--hosts", "-l", "--limit"]) is not None:
+        return better
+    if len(names) == 1 and Path(names[0]).is_file():
+        return [*better, "-f", names[0]]
+    return _prefer_limit([*better, "--hosts", ",".join(names)])
 
 
 def _describe_wrong_command(error: NoSuchCommand, verb: str, words: Sequence[str]) -> _Mistake:
@@ -193,6 +231,8 @@ def _describe_wrong_option(error: Any, verb: str, words: Sequence[str]) -> _Mist
     if foreign and name in foreign.names:
         better = foreign.words and [*words[:begin], *foreign.words]
         return _Mistake(sentence, better, foreign.reasons)
+    if better := replace_word(words, name, _SAME_OPTIONS.get(verb, {}).get(name)):
+        return _Mistake(sentence, better)
     if (verb, name) in _OTHER_OPTIONS:
         reason, better = _OTHER_OPTIONS[verb, name]
         return _Mistake(sentence, better, [reason])
@@ -212,11 +252,14 @@ def _describe_wrong_option(error: Any, verb: str, words: Sequence[str]) -> _Mist
 
 
 def _name_package(word: str) -> list[str]:
-    """The options of install that take a requirement as pip does: torch has one of its own."""
+    """The options of install that take a requirement as pip does: those of a release have options of their own."""
+    if word.endswith(".txt"):
+        return ["-r", word]
     name, _, release = word.partition("==")
-    if name != "torch":
+    option, alone = _RELEASE_OPTIONS.get(name.replace("-", "_"), ("", []))
+    if not option:
         return ["--with", word]
-    return ["--torch", release] if release else []
+    return [option, release] if release else [*alone]
 
 
 def _prefer_limit(words: Sequence[str]) -> Sequence[str]:
