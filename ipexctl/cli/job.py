@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import stat
 import sys
@@ -217,6 +218,9 @@ def find_misplaced_options(
 
         text = read_script_text(Path(script_name))
         names = [name for name in names if f'"{name}"' not in text and f"'{name}'" not in text]
+        if "argparse" not in text:  # a configuration of the script's own: backend = "nccl", backend: str
+            keys = {*re.findall(r"(?m)^ *(\w+) *[:=]", text)}
+            names = [name for name in names if name[2:].replace("-", "_") not in keys]
     if not names:
         return []
     warning = f"{', '.join(names)} {'go' if names[1:] else 'goes'} to the script; options of ipexctl stand before it"
