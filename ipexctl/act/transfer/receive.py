@@ -63,14 +63,15 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
                 os.close(top)
             _remove_stale_staging(self._root)
             self._part = f"{PART}{_THIS_HOST}-{os.getpid()}-{secrets.token_hex(4)}"
-            os.mkdir(self._part, 0o700, dir_fd=self._root)
+            # Others may replace it by a link, where they own the host's directory.
+            self._staging = _open_subdirectory(self._root, self._part)
 
     def write_file(self, local: str, chunks: Iterator[bytes], *, mtime: int, executable: bool) -> int:
         """Writes one file, moves it into place and returns its size. Raises `UnsafePathError`, and whatever ``chunks``
         raises; then no file has changed."""
-        name = f"{self._part}/{secrets.token_hex(8)}"
+        name = secrets.token_hex(8)
         with _convert_os_errors(local):
-            number = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self._root)
+            number = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self._staging)
         size = 0
         try:
             with os.fdopen(number, "wb", buffering=0) as file:
@@ -80,18 +81,20 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
                     with _convert_os_errors(local):
                         while remaining:
                             remaining = remaining[file.write(remaining) or 0 :]
+                with _convert_os_errors(local):
+                    os.fchmod(number, 0o700 if executable else 0o600)
+                    os.utime(number, (mtime, mtime))
             *above, leaf = local.split("/")
             with _convert_os_errors(local), _open_nested_directory(self._root, above) as at:
-                os.chmod(name, 0o700 if executable else 0o600, dir_fd=self._root)
-                os.utime(name, (mtime, mtime), dir_fd=self._root)
                 if self._older and stat_local_file(self.path, local):
                     with _open_nested_directory(self._root, ["..", self._older, self.path.name, *above]) as kept:
                         if not os.access(leaf, os.F_OK, dir_fd=kept, follow_symlinks=False):
                             os.rename(leaf, leaf, src_dir_fd=at, dst_dir_fd=kept)
                             self.kept += 1
-                os.rename(name, leaf, src_dir_fd=self._root, dst_dir_fd=at)
+                os.rename(name, leaf, src_dir_fd=self._staging, dst_dir_fd=at)
         except BaseException:
-            os.unlink(name, dir_fd=self._root)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._staging)
             raise
         return size
 
@@ -103,6 +106,7 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
 
     def close(self) -> None:
         """Removes incomplete files."""
+        os.close(self._staging)
         _remove_tree(self._root, self._part)
         os.close(self._root)
 
@@ -116,7 +120,8 @@ def make_results_directory(into: Path) -> None:
     if not into.exists():
         with contextlib.suppress(OSError):
             make_private_directories(into)
-            (into / ".gitignore").write_text("*\n")
+            with (into / ".gitignore").open("x") as file:  # never through a link that somebody has put there
+                file.write("*\n")
 
 
 def read_fetched_run(into: Path) -> str:

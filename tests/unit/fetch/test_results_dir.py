@@ -106,6 +106,29 @@ def test_a_link_here_is_never_followed(tmp_path: Path) -> None:
     assert sorted(path.name for path in outside.iterdir()) == ["x.pt"]
 
 
+def test_a_link_in_place_of_what_is_being_received_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever owns the host's directory can put one there at any moment: root wrote files elsewhere."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    with ResultsDir(tmp_path, "n0") as results:
+        part = next((tmp_path / "n0").iterdir())
+        part.rename(tmp_path / "n0/aside")
+        part.symlink_to(outside)
+        assert put(results, "x.pt") == 3
+    assert (tmp_path / "n0/x.pt").read_bytes() == b"new"
+    (outside / "mine").write_text("mine")
+
+    def make_and_lose(into: Path) -> None:
+        into.mkdir()
+        (into / ".gitignore").symlink_to(outside / "mine")
+
+    monkeypatch.setattr("ipexctl.act.transfer.receive.make_private_directories", make_and_lose)
+    receive.make_results_directory(tmp_path / "results")
+    assert [path.read_text() for path in outside.iterdir()] == ["mine"]
+
+
 def test_what_is_something_else_here_stays(tmp_path: Path) -> None:
     place = tmp_path / "n0"
     (place / "dir/inner").mkdir(parents=True)
