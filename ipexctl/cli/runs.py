@@ -91,8 +91,11 @@ def logs(context: Context, hosts: HostSelection, flags: options.LogsFlags) -> Wo
         return print_saved_output(saved, context, ranks, flags.run or "")
     if flags.stacks:
         return print_stacks(flags.run, hosts.read_inventory(), context, ranks)
-    live = logs(flags.run, hosts.read_inventory(), context, ranks, follow=flags.follow)
-    return live if flags.run else print_newest_output(live, context, ranks)
+
+    def ask_hosts() -> Workflow:
+        yield from logs(flags.run, hosts.read_inventory(), context, ranks, follow=flags.follow)
+
+    return ask_hosts() if flags.run else print_newest_output(ask_hosts(), context, ranks)
 
 
 @command(app, "profile", examples=("", "1120-083015-a3f2 --json"))

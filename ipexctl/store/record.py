@@ -20,11 +20,17 @@ from pathlib import Path
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
-from ipexctl.model.json_values import JsonObject, parse_json
+from ipexctl.model.json_values import JsonObject, convert_json, parse_json
 from ipexctl.model.reports import CommandReport, LostOutput
 from ipexctl.model.text import pluralize, printable
 from ipexctl.store import event_json
-from ipexctl.store.private_files import claim_private_directory, describe_error, read_regular_file, remove_directories
+from ipexctl.store.private_files import (
+    claim_private_directory,
+    describe_error,
+    open_regular_file,
+    read_regular_file,
+    remove_directories,
+)
 
 EVENTS, PLAN, REPORT, RANKS = "events.jsonl", "plan.txt", "report.json", "ranks"
 MARK = b"\n[ipexctl: "  # begins a line in a rank's file: how many bytes are missing there, or that another run begins
@@ -34,6 +40,7 @@ _MERGE_BYTES = 1 << 20
 _BUFFER = 1 << 15
 _STACKS = 32  # files of stacks for each rank of a run, on average
 _REPORT_SIZE_LIMIT = 1 << 26  # bytes
+_LINE_LIMIT = 1 << 20  # bytes of a first event
 PLAIN_NAME = re.compile(r"[\w-][\w.-]{,99}", re.ASCII)
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
 
@@ -421,12 +428,24 @@ def is_directory_in_use(directory: Path) -> bool:
 def read_report(directory: Path) -> CommandReport | None:
     """The report of a saved run; None while it goes on, and of one that is damaged."""
     try:
-        report = parse_json(CommandReport, read_regular_file(directory / REPORT, _REPORT_SIZE_LIMIT))
+        data = read_regular_file(directory / REPORT, _REPORT_SIZE_LIMIT)
+        if b"\\ud" in data:  # of bytes that are no UTF-8, as a script's name may have them: msgspec refuses these
+            report = convert_json(CommandReport, event_json.read_line(data))
+        else:
+            report = parse_json(CommandReport, data)
     except (OSError, ValueError):
         return None
     run = report.run
     named = {run.first, *run.followers, *run.stopped, *run.suspects} if run else set()
     return report if not run or named <= {None, *(rank.rank for rank in run.ranks)} else None
+
+
+def read_selection_flags(directory: Path) -> tuple[str, ...]:
+    """The options that chose the hosts of a saved command; none of one that has no hosts, or is damaged."""
+    with suppress(OSError, ValueError), open_regular_file(directory / EVENTS) as file:
+        event = event_json.decode_event(event_json.read_line(file.readline(_LINE_LIMIT))).event
+        return event.selection_flags if isinstance(event, e.Started) else ()
+    return ()
 
 
 def prune_records(runs: Path, keep: int, spare: Iterable[Path] = ()) -> None:

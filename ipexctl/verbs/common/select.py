@@ -16,7 +16,7 @@ from ipexctl.decide.parsing import validators
 from ipexctl.decide.parsing.dialects import write_list_entry
 from ipexctl.decide.parsing.host_patterns import FAILED
 from ipexctl.decide.parsing.schedulers import find_node_file
-from ipexctl.model.errors import UsageError, advise
+from ipexctl.model.errors import UsageError, advise, complete_hint
 from ipexctl.model.events import Started
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.hub import is_of_hub
@@ -26,6 +26,7 @@ from ipexctl.model.text import join_names, printable
 if TYPE_CHECKING:
     from ipexctl.model.plays import Play
 
+_LOOKED_BACK = 20  # saved commands
 LAB_HOSTFILE = "lab/hostfile"  # in the state directory, while a lab is up
 _ABOUT_RUNS = {"ps", "attach", "logs", "stop", "reap"}  # not counted as the last command that worked on hosts
 
@@ -57,7 +58,7 @@ def select_hosts(
             hint = advise("lab", "up")
         inventory = read_hostfile(path, cwd=cwd, hint=hint)
     else:
-        inventory = _read_default_hostfile(cwd, runs.parent / LAB_HOSTFILE if runs else None, words)
+        inventory = _read_default_hostfile(cwd, runs, words)
     _check_lab(inventory, runs)
     return inventory if limit is None else limit_hosts(inventory, limit, runs)
 
@@ -129,6 +130,17 @@ def _find_last_failed_hosts(runs: Path) -> tuple[str, tuple[str, ...]]:
         if report.hosts:
             return read_name(directory), tuple(host.host for host in report.hosts if not host.good or host.host in lost)
     return "", ()
+
+
+def _find_last_flags(runs: Path, cwd: Path) -> Sequence[str]:
+    """The options that choose the hosts of the last command that is saved; none of a hostfile that is gone."""
+    from ipexctl.store.record import list_saved_runs, read_selection_flags
+
+    for directory in [*reversed(list_saved_runs(runs))][:_LOOKED_BACK]:
+        flags = read_selection_flags(directory)
+        if flags and (flags[0] != "-f" or (cwd / flags[1]).is_file()):
+            return flags
+    return ()
 
 
 def suggest_limit(hosts: Sequence[str]) -> str:
@@ -311,15 +323,19 @@ def read_play_hosts(play: Play, cwd: Path) -> Inventory | None:
     return read_hostfile(play.hostfile, cwd=cwd)
 
 
-def _read_default_hostfile(cwd: Path, lab: Path | None, words: Sequence[str]) -> Inventory:
+def _read_default_hostfile(cwd: Path, runs: Path | None, words: Sequence[str]) -> Inventory:
     """``./hostfile``, unless every user of this machine could have put it there."""
     if not os.path.lexists(cwd / "hostfile"):
         reasons = ["looked at --hosts, --hostfile, IPEXCTL_HOSTFILE and ./hostfile"]
         hint = advise("doctor", "--hosts", "node0,node1", text="name a file (-f HOSTFILE), or the hosts, such as:")
-        if lab and lab.is_file():
+        if runs and (lab := runs.parent / LAB_HOSTFILE).is_file():
             again = [words[0], "-f", str(lab), *words[1:]]
             hint = advise(*again, text="name a file (-f HOSTFILE), or the hosts; a lab is up:")
-        raise UsageError("no hosts were given", reasons=reasons, hint=hint)
+        elif runs:
+            text = "name a file (-f HOSTFILE), or the hosts; those of the last command:"
+            there = complete_hint(advise(*words, text=text), _find_last_flags(runs, cwd))
+            hint = there if [*there.words] != [*words] else hint
+        raise UsageError("no hosts were given", reasons=reasons, hint=hint, code="no-hosts")
     if is_writable_by_all(cwd):
         reasons = ["./hostfile is ignored: everyone can write to the directory it lies in"]
         raise UsageError("no hosts were given", reasons=reasons, hint="name it, if it is yours: -f hostfile")

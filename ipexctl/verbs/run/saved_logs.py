@@ -98,11 +98,12 @@ def compare_stacks(
 
 
 def print_newest_output(live: Workflow[None], context: Context, ranks: Collection[int] = ()) -> Workflow[None]:
-    """Yields what `logs` of no certain run does; where hosts keep none, what the last saved one wrote."""
+    """Yields what `logs` of no certain run does; where hosts keep none, or none are given, the last saved one's."""
     try:
         yield from live
     except UsageError as error:
-        saved = find_ended_run(context.state / "runs", "last") if error.code == "no-run" else None
+        missing = error.code in ("no-run", "no-hosts")
+        saved = find_ended_run(context.state / "runs", "last") if missing else None
         if saved is None:
             raise
         yield from print_saved_output(saved, context, ranks)

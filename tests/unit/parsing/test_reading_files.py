@@ -1,6 +1,7 @@
 """Files as users give them: missing, special, huge, foreign, and open to others."""
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
@@ -158,6 +159,16 @@ def test_nothing_ever_falls_back_to_this_machine(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no hosts were given") as caught:
         chosen(tmp_path)
     assert "--hosts node0,node1" in str(caught.value.hint)
+    record = tmp_path / "runs" / "1120-083015-a3f2"
+    record.mkdir(parents=True)
+    place = ["--hosts", "lab0:2", "--venv", "/e"]
+    started = {"at": 1.0, "event": "started", "verb": "run", "title": "", "hosts": ["lab0"], "place": place}
+    (record / "events.jsonl").write_text(f"{json.dumps(started)}\n")
+    for words, better in (("run t.py", "run --hosts lab0:2 --venv /e t.py"), ("ps", "ps --hosts lab0:2")):
+        asked: dict[str, Any] = {"cwd": tmp_path, "runs": tmp_path / "runs", "words": words.split()}
+        with pytest.raises(UsageError, match="no hosts were given") as caught:
+            select_hosts(hostfile=None, hosts=None, limit=None, environ={}, **asked)
+        assert str(caught.value.hint).endswith(f"those of the last command:\nipexctl {better}")
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab/hostfile").write_text(f"lab0 port=7 key={tmp_path}/lab/id_ed25519 lab=lab-1\n")
     with pytest.raises(UsageError, match="no hosts were given") as caught:

@@ -172,7 +172,7 @@ def test_the_stacks_of_the_last_stall_are_kept_with_the_run(tmp_path: Path) -> N
     assert any("train.py:8" in line for line in answer.value.summary)
 
 
-@pytest.mark.parametrize("code", ["no-run", "usage"])
+@pytest.mark.parametrize("code", ["no-run", "no-hosts", "usage"])
 def test_without_a_run_on_the_hosts_the_last_saved_one_is_printed(tmp_path: Path, code: str) -> None:
     def find_none() -> Iterator[e.Event]:
         yield e.Started("logs", "", ("a",))
