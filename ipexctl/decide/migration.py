@@ -196,7 +196,7 @@ def _walk_unguarded(tree: ast.Module) -> Iterator[ast.AST]:
                 continue
             case ast.BoolOp() if _is_guard(node.values[0]):
                 continue
-            case ast.Try() if node.handlers:
+            case ast.Try() if any(not isinstance(each.body[-1], ast.Raise) for each in node.handlers):
                 skipped = [*node.body]
             case ast.Module() | ast.FunctionDef() | ast.For() | ast.With():
                 ends = [
@@ -335,17 +335,17 @@ def _match_call(node: ast.Call, rules: _CallRules) -> Iterator[Hit]:
             yield value.lineno, f'compile(backend="{text}")', backends[text]
         elif called in devices and begin.startswith("cuda"):
             yield value.lineno, f'{called}("{text or begin.partition("%")[0] + "…"}")', devices[called]
-        elif devices and _is_gpu_number(called, name, value):
+        elif (name or "to") in devices and _is_gpu_number(called, name, value):
             yield value.lineno, f"{called}({name + '=' if name else ''}{_format_value(value)})", devices[name or "to"]
         elif rule := next(filter(None, map(find, (f"{name} {text}", name or ""))), None):
             yield value.lineno, f"{name}={text or _format_value(value)}", rule
 
 
 def _is_gpu_number(called: str, name: str | None, value: ast.expr) -> bool:
-    """Whether an argument is the number of a GPU: what is moved ``.to(rank)``, or ``device_ids=[rank]``."""
+    """Whether an argument is the number of a GPU: ``.to(rank)``, ``device=rank`` or ``device_ids=[rank]``."""
     if name == "device_ids":
         return isinstance(value, ast.List) and bool(value.elts)
-    return called == "to" and name is None and _get_name(value) in _RANKS
+    return (called == "to" if name is None else name == "device") and _get_name(value) in _RANKS
 
 
 def _get_text(value: ast.expr) -> str:

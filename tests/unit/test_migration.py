@@ -383,6 +383,10 @@ def show(device):
     if device == "cpu":
         return
     torch.cuda.synchronize()
+try:
+    print(compute_accuracy(model, loader, device=rank))
+except ZeroDivisionError as error:
+    raise ValueError(loader) from error
 ours = torch.device(f"cuda:{args.local_rank}") if args.local_rank else torch.device("cuda:%d" % args.rank)
 mine = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 """
@@ -395,7 +399,8 @@ mine = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         (12, "nccl", reached),
         (14, "% torch.cuda.device_count()", reached),
         (15, "torch.cuda.amp.GradScaler", "torch.cuda.amp"),
-        (20, 'device("cuda:…")', reached),
+        (21, "compute_accuracy(device=rank)", reached),
+        (24, 'device("cuda:…")', reached),
     ]
     assert "% torch.cuda.device_count() in line 13" in needs(text)
 

@@ -3,9 +3,9 @@ it waits for one that nobody gives."""
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from ipexctl.decide.script_imports import parse_script
+from ipexctl.decide.script_imports import Module, parse_script
 from ipexctl.model.errors import Note
 from ipexctl.model.text import printable
 from ipexctl.protocol.paths import RESUME_ENV
@@ -52,9 +52,11 @@ def describe_unread_checkpoint(script: str, args: Sequence[str], text: str) -> t
     return (Note("unread-checkpoint", f"{what}: it starts from its beginning, if it does not find one by itself"),)
 
 
-def describe_rank_argument(text: str, script: str, args: Sequence[str]) -> tuple[Note, ...]:
+def describe_rank_argument(
+    text: str, script: str, args: Sequence[str], list_modules: Callable[[], Iterable[Module]]
+) -> tuple[Note, ...]:
     """Returns a warning where a script declares ``--local_rank`` without a number, as torch.distributed.launch gave it
-    before torch 2.0, and neither its arguments nor the variable LOCAL_RANK give it one."""
+    before torch 2.0, and neither its arguments give it one nor it, or a module of its project, reads LOCAL_RANK."""
     if "LOCAL_RANK" in text:
         return ()
     for node in ast.walk(parse_script(text)):
@@ -65,6 +67,8 @@ def describe_rank_argument(text: str, script: str, args: Sequence[str]) -> tuple
         default = next((each.value for each in node.keywords if each.arg == "default"), ast.Constant(None))
         without = getattr(default, "value", 0) is None or isinstance(getattr(default, "op", 0), ast.USub)
         if names and without and not any(arg.startswith(name) for arg in args for name in names):
+            if any("LOCAL_RANK" in module.code for module in list_modules()):
+                return ()
             where = f"{printable(script)} waits for {names[0]} (line {node.lineno})"
             instead = f"read the variable LOCAL_RANK there, or put {names[0]} '{{local_rank}}' behind the script"
             return (Note("local-rank", f"{where}, which torchrun and ipexctl do not give: {instead}"),)

@@ -9,6 +9,7 @@ import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from getpass import getuser
 from pathlib import Path
 
@@ -109,8 +110,9 @@ def prepare_launch(
     notes = (*script_imports.describe_emptiness(text, str(script)), *notes)
     if not task.per_host:
         notes = (*_describe_launches(request.starts[0]), *notes)
-    if not engine or engine.program != "deepspeed":
-        notes = (*describe_rank_argument(text, str(script), task.args), *notes)
+    if script and (not engine or engine.program != "deepspeed"):
+        list_modules = partial(_list_modules, request, script, text)
+        notes = (*describe_rank_argument(text, str(script), task.args, list_modules), *notes)
     if task.keep and (task.resume == "auto" or task.restarts) and not request.resume:
         notes = (*describe_unread_checkpoint(str(script), task.args, text), *notes)
     if script and not any(map(accelerate.has_accelerator, facts.values())):
@@ -269,6 +271,18 @@ def _find_script(request: RunRequest) -> Path | None:
     return request.script if start.kind == "python" else None
 
 
+def _get_package(start: Start) -> str:
+    """Returns the package whose relative imports the script may write."""
+    return start.name.rpartition(".")[0] if start.kind == "module" else ""
+
+
+def _list_modules(request: RunRequest, script: Path, text: str) -> list[script_imports.Module]:
+    """Returns the files of the project that the script imports under whatever conditions."""
+    module = script_imports.Module("", _get_package(request.starts[0]), text)
+    table = script_imports.parse_import_table(read_data("imports.toml"))
+    return script_imports.list_project_modules(module, make_finder(script.parent, request.project), table)
+
+
 def _describe_launches(start: Start) -> tuple[Note, ...]:
     """Warns of a shell file that starts ranks by itself."""
     from ipexctl.verbs.migrate import LaunchLines
@@ -294,8 +308,7 @@ def _check_imports(
     table = script_imports.parse_import_table(read_data("imports.toml"))
     if installed is None or installed.marker is None:
         return ()
-    package = start.name.rpartition(".")[0] if start.kind == "module" else ""
-    module, find = script_imports.Module("", package, text), make_finder(script.parent, project)
+    module, find = script_imports.Module("", _get_package(start), text), make_finder(script.parent, project)
     imported = script_imports.find_doubtful_imports(module, own, installed.packages, table, find)
     if not imported:
         return ()

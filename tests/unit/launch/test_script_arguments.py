@@ -10,6 +10,7 @@ from ipexctl.decide.launch.script_arguments import (
     find_checkpoint_directory,
     find_resume_words,
 )
+from ipexctl.decide.script_imports import Module
 from ipexctl.model.errors import UsageError
 from ipexctl.model.tasks import Run
 from ipexctl.verbs.run.request import RunRequest, read_request
@@ -66,14 +67,20 @@ def test_a_script_that_does_not_read_its_checkpoint_is_named(args: tuple[str, ..
 def test_a_script_that_waits_for_a_rank_that_nobody_gives_is_named(
     declared: str, args: tuple[str, ...], warned: bool
 ) -> None:
-    notes = describe_rank_argument(f"import argparse\nparser.add_argument({declared})\n", "train.py", args)
+    notes = describe_rank_argument(f"import argparse\nparser.add_argument({declared})\n", "train.py", args, list)
     assert [note.text.partition(",")[0].rpartition(" waits")[2] for note in notes] == [
         f" for {declared[1:13]} (line 2)"
     ] * warned
 
 
 def test_a_deep_default_of_an_argument_ends_nothing() -> None:
-    assert describe_rank_argument(f"parser.add_argument('--x', default={'1+' * 900}1)\n", "train.py", ()) == ()
+    assert describe_rank_argument(f"parser.add_argument('--x', default={'1+' * 900}1)\n", "train.py", (), list) == ()
+
+
+def test_a_module_of_the_project_may_read_the_rank() -> None:
+    text, modules = "parser.add_argument('--local_rank')", [Module("setup.py", "", "os.environ['LOCAL_RANK']")]
+    assert describe_rank_argument(text, "train.py", (), list)
+    assert describe_rank_argument(text, "train.py", (), lambda: modules) == ()
 
 
 def read(task: Run) -> RunRequest:
