@@ -155,6 +155,8 @@ class LaunchLineReader(LaunchOptions):
                 self.set_variable(self.words.pop(0))
             elif found := self.table.find_program(self.words):
                 self._read_program(*found)
+            elif module := self.table.find_module(self.words):
+                self.words[:2] = ["accelerate", "launch", "-m", module]
             else:
                 break
         return self.words.pop(0) if self.words else ""

@@ -66,6 +66,10 @@ class LaunchTable(Record):
             return program, 2
         return (self.programs[name], 1) if name in self.programs else None
 
+    def find_module(self, words: Sequence[str]) -> str:
+        """Returns the module that each rank starts in the place of the two words at the beginning of a command."""
+        return self.modules.get(" ".join([normalise_program(word) for word in words[:2]]), "")
+
 
 def find_named_program(word: str) -> str:
     """Returns the program that a shell would look for (``$(which python)``, ``${PYTHON:-python}``); else the word."""

@@ -184,7 +184,7 @@ def _refuse_launcher(word: str, line: str, args: tuple[str, ...]) -> None:
 
     engines = {engine.program: name for name, engine in read_engines().items()}
     lines = LaunchLines()
-    known, module = lines.table.find_program((word, *args)), lines.table.modules.get(" ".join((word, *args[:1])))
+    known, module = lines.table.find_program((word, *args)), lines.table.find_module((word, *args))
     kind = "" if known is None else known[0].kind
     if not module and word not in engines and kind not in {"mpi", "slurm", "agent", "refused"}:
         return
