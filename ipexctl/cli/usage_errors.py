@@ -225,12 +225,12 @@ def _describe_wrong_option(error: Any, verb: str, words: Sequence[str]) -> _Mist
     starts_script = "--ppn" in own
     begin = words.index(verb.split()[-1]) + 1 if starts_script else 0
     foreign = translate_options(words[begin:], own) if starts_script else None
-    sentence = f"{verb} has no option {', '.join(foreign.names) if foreign and foreign.names else name}"
+    sentence = f"{verb} has no option {name}"
     if starts_script and name in _PYTHON_OPTIONS and name in words and not (_find_value(words, [name]) or "").isdigit():
-        return _Mistake(f"{verb} has no option {name}", _start_python(words, name, own))
+        return _Mistake(sentence, _start_python(words, name, own))
     if foreign and name in foreign.names:
         better = foreign.words and [*words[:begin], *foreign.words]
-        return _Mistake(sentence, better, foreign.reasons)
+        return _Mistake(f"{verb} has no option {', '.join(foreign.names)}", better, foreign.reasons)
     if better := replace_word(words, name, _SAME_OPTIONS.get(verb, {}).get(name)):
         return _Mistake(sentence, better)
     if (verb, name) in _OTHER_OPTIONS:
