@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import stat
 import sys
 from collections.abc import Mapping, Sequence
@@ -324,10 +325,18 @@ def wheels_fetch(context: Context, task: Wheels, flags: options.DryRunFlags) -> 
 @command(app, "exec", script=True, examples=("-- uptime", "--limit node[1-3] 'df -h /data | tail -1'"))
 def exec_(context: Context, hosts: HostSelection, task: Execute, flags: options.DryRunFlags) -> Workflow:
     """Run one command on all hosts. Hosts with the same output share an entry; a single word is a line for sh."""
+    from ipexctl.model.errors import UsageError
     from ipexctl.verbs.play.execute import execute, search_environment
 
     words = ("/bin/sh", "-c", *task.argv) if len(task.argv) == 1 else task.argv
-    task, inventory = replace(task, argv=words), hosts.read_inventory()
+    try:
+        inventory = hosts.read_inventory()
+    except UsageError as error:
+        own = [word for word in hosts.words[: -len(task.argv)] if word != "--"]
+        if error.code == "no-hosts" and task.argv[1:] and shutil.which(task.argv[0]) is None:
+            error.hint = shlex.join(["ipexctl", *own, "--hosts", task.argv[0], "--", *task.argv[1:]])
+        raise
+    task = replace(task, argv=words)
     return execute(task, inventory, context, dry=flags.dry_run, verb="exec", prepare=search_environment)
 
 

@@ -92,6 +92,8 @@ def logs(context: Context, hosts: HostSelection, flags: options.LogsFlags) -> Wo
     if flags.stacks:
         return print_stacks(flags.run, hosts.read_inventory(), context, ranks)
 
+    hosts.words = ("logs", *_follow_logs([*hosts.words[1:]]))
+
     def ask_hosts() -> Workflow:
         yield from logs(flags.run, hosts.read_inventory(), context, ranks, follow=flags.follow)
 

@@ -4,6 +4,7 @@ words."""
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
@@ -24,26 +25,33 @@ if TYPE_CHECKING:
 
 WrongWords: Any = typer.BadParameter.__base__  # what the parser raises; has ``message`` and ``ctx``
 _WORDS = "ipexctl.words"  # in a context's ``meta``: the whole command line
+_HOST_OPTIONS = ("-f", "--hostfile", "--hosts", "-l", "--limit")
 _HELP_COLUMNS = 80  # columns of a help
 _VALUE_LIKENESS = 0.6  # least likeness of a value and the one it is taken for: that of difflib.get_close_matches
 _SECOND_WORDS = {"lint": "play", "why": "stacks", "up": "lab", "down": "lab", "demo": "lab"}  # and what is before them
 _OTHER_NAMES = {  # of commands, and what they are called here
     "compare": "report", "diff": "report", "show": "report", "status": "ps", "kill": "stop", "sweep": "run",
-    "start": "run", "train": "run", "launch": "run", "version": "--version",
+    "start": "run", "train": "run", "launch": "run", "submit": "run", "version": "--version", "ssh": "shell",
+    "login": "shell", "ls": "ps", "list": "ps", "cancel": "stop", "check": "doctor", "setup": "install",
+    "push": "sync", "copy": "sync", "upload": "sync", "pull": "fetch", "get": "fetch", "download": "fetch",
 }  # fmt: skip
+_NAMES_IN_LAB = {"start": "up", "create": "up", "stop": "down", "destroy": "down", "list": "status", "ls": "status"}
 # Options that a command does not have: why, and the words of the command that helps.
 _OTHER_OPTIONS = {
     ("stop", "--all"): ("it ends the run that is named; this lists them, each with its name", ["ps"]),
     ("play", "--syntax-check"): ("a playbook is only read by play lint", ["play", "lint", "playbook.yaml"]),
 }
-# Options of Ansible and of pip, and those of the command that mean the same.
+# Options of Ansible, of pip and of others, and those of the command that mean the same.
 _SAME_OPTIONS = {
     "play": {
         "-i": "-f", "--inventory": "-f", "-e": "--var", "--extra-vars": "--var", "-C": "--check", "-D": "--diff",
         "--list-tasks": "--list-steps", "--start-at-task": "--start-at",
     },
     "install": {"-i": "--index-url", "-U": "--upgrade", "-e": "--with", "--editable": "--with"},
+    "ipexctl": {"-V": "--version"},
 }  # fmt: skip
+_OF_RSYNC = re.compile("-[aAhHnPrtuvXz]+")
+_SSH_SETTINGS = {"-i": "key", "-J": "jump", "-l": "user", "-p": "port"}  # and those of a host
 _RELEASE_OPTIONS: dict[str, tuple[str, list[str]]] = {  # by package: with its version, and without one
     "torch": ("--torch", []),
     "intel_extension_for_pytorch": ("--ipex", ["--track", "ipex"]),
@@ -99,8 +107,9 @@ class RootGroup(CommandGroup):
     advanced = ("version", "verbose", "install_completion", "show_completion")  # only --help-all lists them
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        if args[:1] == ["help"]:
-            args = [*args[1:], "--help"]
+        if args[:1] == ["help"]:  # what stands behind the command could be a script, and its own --help
+            own = self.commands.get(args[1]) if args[1:] else None
+            args = [*args[1 : 3 if hasattr(own, "commands") else 2], "--help"]
         words = list(args)
         if not words and not extra.get("resilient_parsing"):  # completion asks for a context of no words, too
             from ipexctl.cli.first_day import write_first_day
@@ -190,16 +199,28 @@ def _describe_needless_words(error: NeedlessWords, verb: str, words: Sequence[st
         packages = [part for word in error.words for part in ("--without", word)]
         better = [*(replace_word(better, "uninstall", "install") or better), *packages]
         return _Mistake(sentence, better, ["it removes the whole environment; install takes packages out of it"])
+    elif verb == "sync" and len(error.words) == 1:
+        return _Mistake(sentence, _name_destination(better, error.words[0]))
     elif not any(param.param_type_name == "argument" for param in error.ctx.command.params):
         return _Mistake(sentence, name_hosts(words, error.words))
     return _Mistake(sentence, better)
+
+
+def _name_destination(words: Sequence[str], target: str) -> list[str] | None:
+    """The command line of sync with the options for a destination as rsync has it; None where they say otherwise."""
+    host, colon, path = target.rpartition(":")
+    taken = [*(_HOST_OPTIONS if host else ()), "--workdir", "--delete"]  # rsync deletes in a directory below it
+    if _find_value(words, taken) is not None or not (colon or path.startswith(("/", "~"))):
+        return None
+    path = path if path.startswith(("/", "~")) or not path else f"~/{path}"
+    return [*words, *(["--hosts", host] if host else []), *(["--workdir", path] if path else [])]
 
 
 def name_hosts(words: Sequence[str], names: Sequence[str]) -> Sequence[str]:
     """Returns the command line with those of its words as an option that name hosts, or a hostfile; without them where
     it has such an option."""
     better = [word for word in words if word not in names]
-    if _find_value(words, ["-f", "--hostfile", "--hosts", "-l", "--limit"]) is not None:
+    if _find_value(words, _HOST_OPTIONS) is not None:
         return better
     if len(names) == 1 and Path(names[0]).is_file():
         return [*better, "-f", names[0]]
@@ -207,13 +228,18 @@ def name_hosts(words: Sequence[str], names: Sequence[str]) -> Sequence[str]:
 
 
 def _describe_wrong_command(error: NoSuchCommand, verb: str, words: Sequence[str]) -> _Mistake:
-    meant = _OTHER_NAMES.get(error.word) or find_nearest(error.word, error.names, _NAME_LIKENESS)
+    names = _NAMES_IN_LAB if verb == "lab" else _OTHER_NAMES
+    meant = names.get(error.word) or find_nearest(error.word, error.names, _NAME_LIKENESS)
     is_own = meant in error.names or (meant == "--version" and verb == "ipexctl")
     better = replace_word(words, error.word, meant if is_own else None)
     group = "run" if error.word.endswith(".py") else _SECOND_WORDS.get(error.word)
+    at = words.index(error.word)
     if group is not None and group in error.names:
-        at = words.index(error.word)
         better = [*words[:at], group, *words[at:]]
+    elif verb == "stacks" and error.word[:1].isdigit():
+        better = [*words[:at], "--for-torch", *words[at:]]
+    elif (verb, error.word) == ("accelerate", "launch"):
+        better = [*words[: at - 1], "run", "--launcher", verb, *words[at + 1 :]]
     reasons = [] if better else [f"commands: {', '.join(error.names)}"]
     return _Mistake(f"{verb} has no command {error.word!r}", better, reasons)
 
@@ -236,6 +262,14 @@ def _describe_wrong_option(error: Any, verb: str, words: Sequence[str]) -> _Mist
     if (verb, name) in _OTHER_OPTIONS:
         reason, better = _OTHER_OPTIONS[verb, name]
         return _Mistake(sentence, better, [reason])
+    if verb in ("sync", "fetch") and (letters := "".join(filter(_OF_RSYNC.fullmatch, words))) and name in f"-{letters}":
+        better = [word for word in words if not _OF_RSYNC.fullmatch(word)] + ["--dry-run"] * ("n" in letters)
+        return _Mistake(
+            sentence, better, [f"{verb} has no options of rsync: it copies directories, and only what has changed"]
+        )
+    if verb == "shell" and name in _SSH_SETTINGS:
+        reason = "a host's user, port, key and jump host are written beside it, or in ~/.ssh/config"
+        return _Mistake(sentence, _name_settings(words), [reason])
     bare = _find_value(words, [name]) is None
     fitting = [param for param in options if param.is_flag or param.count or not bare]
     names = [each for param in fitting for each in (*param.opts, *param.secondary_opts)]
@@ -249,6 +283,18 @@ def _describe_wrong_option(error: Any, verb: str, words: Sequence[str]) -> _Mist
         if word in commands:
             return _Mistake(sentence, [word, *words[:at], *words[at + 1 :]], ["options of a command stand after it"])
     return _Mistake(sentence)
+
+
+def _name_settings(words: Sequence[str]) -> list[str] | None:
+    """The command line of shell with options of ssh as settings of its host; None where it has others, too."""
+    at, settings = words.index("shell") + 1, list[str]()
+    while words[at] in _SSH_SETTINGS and words[at + 2 :]:
+        settings.append(f"{_SSH_SETTINGS[words[at]]}={words[at + 1]}")
+        at += 2
+    if words[at].startswith("-"):
+        return None
+    host = words[at].rpartition("@")[2]
+    return ["shell", "--hosts", " ".join([words[at], *settings]), host, *words[at + 1 :]]
 
 
 def _name_package(word: str) -> list[str]:
@@ -283,7 +329,7 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
 
     param, option, better = error.param, _find_option(error), None
     names = [*param.opts, *param.secondary_opts]
-    name = param.opts[-1] if param.param_type_name == "option" else param.metavar
+    name = param.opts[-1] if param.param_type_name == "option" else f"the argument of {error.ctx.info_name}"
     value = _find_value(words, names)
     what = describe_error({"type": "", "loc": (), "msg": error.message, "input": None})
     kind = option.type if option else None

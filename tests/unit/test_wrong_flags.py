@@ -259,6 +259,11 @@ def test_logs_without_the_name_of_a_hostfile_are_followed(
     monkeypatch.delenv("IPEXCTL_HOSTFILE", raising=False)
     reported = CliRunner().invoke(app, [*words])
     assert (reported.exit_code, "no hosts were given" in reported.output) == (2, True), reported.output
+    lab = tmp_path / ".local/state/ipexctl/lab/hostfile"
+    lab.parent.mkdir(parents=True)
+    lab.write_text("node0\n")
+    reported = CliRunner().invoke(app, [*words], env={"HOME": str(tmp_path), "COLUMNS": "200"})
+    assert f"ipexctl logs -f {lab} --follow{' --rank 0' if words[2:] else ''}\n" in reported.stderr
     assert "error: -f needs a value: PATH" in CliRunner().invoke(app, ["ps", "-f"]).output
 
 
@@ -274,6 +279,8 @@ def test_help_is_a_command_and_a_letter_too_many_is_one_too_many() -> None:
     run, root = (CliRunner().invoke(app, words).output for words in (["run", "--help"], ["--help"]))
     assert CliRunner().invoke(app, ["help", "run"]).output == run
     assert CliRunner().invoke(app, ["help"]).output == root
+    assert CliRunner().invoke(app, ["help", "run", "train.py"]).output == run
+    assert "Usage: ipexctl lab up" in CliRunner().invoke(app, ["help", "lab", "up"]).output
     wrong = CliRunner().invoke(app, ["runn", "train.py"])
     assert (wrong.exit_code, "hint: ipexctl run train.py" in wrong.output) == (2, True)
 

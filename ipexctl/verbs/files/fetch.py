@@ -49,6 +49,9 @@ def fetch(
     invalid = [f"{pattern!r} {why}" for pattern in task.paths if (why := find_path_fault(pattern))]
     if invalid := [*invalid, *find_invalid_destinations(destinations)]:
         raise UsageError("fetch has invalid paths", reasons=invalid)
+    if task.paths[1:] and task.paths[-1] in (".", "./"):
+        what = f"fetch copies the whole directory of the project for {task.paths[-1]}; --into names the local one"
+        raise UsageError(what, meant=(task.paths[-1], f"--into={task.paths[-1]}"))
     patterns = [planning.anchor_pattern(pattern) for pattern in task.paths]
     folds = receive.is_case_insensitive(into)
     parse = partial(planning.parse_listing, ignored=compile_ignore(task.exclude), folds=folds)
@@ -77,6 +80,9 @@ def fetch(
             yield Message(f"{what} yet", code="not-there-yet")
             continue
         hint = advise("exec", "--", "ls", place, text=f"{_WHERE}; what is there:") if len(places) == 1 else _WHERE
+        host, _, path = pattern.partition(":")
+        if path and host in {each.name for each in inventory}:
+            hint = advise("fetch", path, "--from", host, "--into", task.into, text="--from takes the host:")
         yield HostFailed(Failure("", Kind.STEP, what, hint, "missing"))
     lack = receive.describe_lack(into, sum(plan.size for plan in plans.values()))
     if lack and not dry:
