@@ -85,7 +85,8 @@ def _collect_texts(path: Path) -> dict[str, str]:
 
 def _is_different(path: Path, text: str) -> bool:
     try:
-        return path.read_bytes() != text.encode()
+        data = text.encode()
+        return path.stat().st_size != len(data) or path.read_bytes() != data  # pipes and devices have no size
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:

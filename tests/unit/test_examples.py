@@ -116,6 +116,15 @@ def test_other_files_are_overwritten_by_force_only(cli: CliRunner) -> None:
     assert Path("models.py").read_text() != "mine"
 
 
+@pytest.mark.parametrize("kind", ["pipe", "zero"])
+def test_what_has_no_end_in_the_place_of_an_example_is_another_file(cli: CliRunner, kind: str) -> None:
+    """A pipe was waited for, and a link of a repository to /dev/zero read until the memory was full."""
+    os.mkfifo("train_ipex.py") if kind == "pipe" else Path("train_ipex.py").symlink_to("/dev/zero")
+    refused = cli.invoke(app, ["examples", "copy", "train_ipex.py"])
+    assert refused.exit_code == 2, refused.output
+    assert "other files of these names" in refused.output
+
+
 def test_a_link_that_a_repository_has_in_the_place_of_an_example_is_replaced(cli: CliRunner, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     Path("train_ipex.py").symlink_to(outside)

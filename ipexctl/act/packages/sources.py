@@ -18,6 +18,7 @@ from ipexctl.act.inputs import expand_home
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.text import strip_credentials
 
+_FILE_LIMIT = 1 << 20  # of pip's configuration and ~/.netrc, which is read for each URL
 _UV_SOURCES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
 _UV_VARIABLE = re.compile(
     r"(?:UV|SSL|XDG|LC|LD|DYLD)_(?!\w*(?:USERNAME|PASSWORD|TOKEN))\w+|HOME|PATH|TMPDIR|USER|LOGNAME|LANG|PYTHONHOME"
@@ -104,7 +105,7 @@ class Sources(Record):
         host = urlsplit(url).hostname or ""
         try:
             file = self.environ.get("NETRC") or str(Path(self.environ.get("HOME", "/")) / ".netrc")
-            entry = netrc.netrc(file).authenticators(host)
+            entry = netrc.netrc(file).authenticators(host) if _is_small_file(Path(file)) else None
         except (OSError, UnicodeDecodeError, netrc.NetrcParseError):
             return ""
         return f"{quote(entry[0], safe='')}:{quote(entry[2] or '', safe='')}" if entry and host else ""
@@ -135,7 +136,7 @@ def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None =
     for path in find_pip_files(environ) if files is None else files:
         parser = configparser.RawConfigParser(strict=False)
         try:
-            parser.read_string(path.read_text(encoding="utf-8") if path.is_file() else "", source=str(path))
+            parser.read_string(path.read_text(encoding="utf-8") if _is_small_file(path) else "", source=str(path))
         except (OSError, UnicodeDecodeError, configparser.Error):
             continue  # pip ignores a missing file, and reports a damaged one itself
         for section in ("global", "install"):
@@ -157,6 +158,11 @@ def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None =
         environ=environ,
         named=tuple(filter(None, (settings.get("index-url", "").strip(), *extra, *links, *own))),
     )
+
+
+def _is_small_file(path: Path) -> bool:
+    """Returns whether a file of settings can be read: a pipe would be waited for, others have no end."""
+    return path.is_file() and path.stat().st_size <= _FILE_LIMIT
 
 
 def find_pip_files(environ: Mapping[str, str]) -> list[Path]:

@@ -177,6 +177,22 @@ def test_logins_come_from_the_index_urls_or_from_netrc(tmp_path: Path) -> None:
     assert sources.find_login("https://other.example/x.whl") == "", "a password in Latin-1 ended install with 70"
 
 
+@pytest.mark.parametrize("kind", ["pipe", "zero", "hole"])
+def test_settings_without_an_end_are_none(tmp_path: Path, kind: str) -> None:
+    """A pipe was waited for, and what has no end was read until the memory was full."""
+    path = tmp_path / ".netrc"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "zero":
+        path.symlink_to("/dev/zero")
+    else:
+        path.touch()
+        os.truncate(path, 1 << 40)
+    sources = Sources(index="https://a.example/simple", named=("https://a.example/simple",))
+    assert replace(sources, environ={"HOME": str(tmp_path)}).find_login("https://a.example/x.whl") == ""
+    assert read_pip_settings({}, [path]) == Sources()
+
+
 def test_no_login_is_sent_unencrypted_by_a_host_and_none_of_netrc_at_all(tmp_path: Path) -> None:
     """A lock file of somebody else named http: URLs of a mirror, and hosts sent the login in ~/.netrc in the clear."""
     (tmp_path / ".netrc").write_text("default login me password geheim\n")
