@@ -1,7 +1,6 @@
 """``ipexctl doctor``: look at every host, say what is wrong, and how to fix it. Only ``--fix`` changes anything."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.reports import Finding
 from ipexctl.model.tasks import Doctor, Run
 from ipexctl.model.text import pluralize, printable
-from ipexctl.store.private_files import make_private_directories, refuse_os_errors
+from ipexctl.store.private_files import refuse_os_errors, write_private_file
 from ipexctl.verbs.common.pages import save_doctor_record
 from ipexctl.verbs.common.probe import load_releases, load_uarchs, probe_hosts
 from ipexctl.verbs.common.select import list_flags, make_started
@@ -189,11 +188,8 @@ def _name_saved_probes(paths: tuple[str, ...]) -> dict[str, Path]:
 
 def _save_bundles(directory: Path, bundles: Mapping[str, ProbeOutput]) -> str:
     """Readable for this user only; what identifies machines or sessions is replaced. Raises `UsageError`."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     for host, bundle in bundles.items():
         path = directory / f"{host}.json"
         with refuse_os_errors(path, "cannot be written", Exit.RECORD):
-            make_private_directories(directory)
-            with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
-                json.dump(bundle.public(), file, indent=1)
+            write_private_file(path, json.dumps(bundle.public(), indent=1).encode())
     return f"saved {pluralize(len(bundles), 'host')} in {directory}"

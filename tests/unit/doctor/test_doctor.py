@@ -1,6 +1,7 @@
 """The verb, over saved probes and over this machine: its events, its answer, its exit code."""
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -118,11 +119,19 @@ def test_a_code_is_explained_without_any_host(tmp_path: Path) -> None:
     assert ended(events) is Exit.OK
 
 
-def test_bundles_are_never_written_through_a_link(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["link", "pipe", "open"])
+def test_a_bundle_is_a_new_file_of_this_user_alone(tmp_path: Path, kind: str) -> None:
+    """Another user may have put something in its place: a pipe was waited for, and his file had the answers."""
     victim, saved = tmp_path / "victim", tmp_path / "bundles"
     victim.write_text("mine")
+    victim.chmod(0o666)
     saved.mkdir()
-    (saved / "here.json").symlink_to(victim)
-    with pytest.raises(UsageError, match=r"bundles/here\.json cannot be written: too many levels of symbolic links"):
-        list(doctor(Doctor(save_bundle=str(saved)), HERE, context(tmp_path)))
+    place = saved / "here.json"
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(victim) if kind == "link" else place.hardlink_to(victim)
+    list(doctor(Doctor(save_bundle=str(saved)), HERE, context(tmp_path)))
     assert victim.read_text() == "mine"
+    status = place.lstat()
+    assert (status.st_nlink, oct(status.st_mode)) == (1, "0o100600")
