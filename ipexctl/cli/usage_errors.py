@@ -270,7 +270,8 @@ def _describe_wrong_option(error: Any, verb: str, words: Sequence[str]) -> _Mist
     if verb == "shell" and name in _SSH_SETTINGS:
         reason = "a host's user, port, key and jump host are written beside it, or in ~/.ssh/config"
         return _Mistake(sentence, _name_settings(words), [reason])
-    bare = _find_value(words, [name]) is None
+    value = _find_value(words, [name])
+    bare = value is None or (value.startswith("-") and name in words)  # not --name=-1
     fitting = [param for param in options if param.is_flag or param.count or not bare]
     names = [each for param in fitting for each in (*param.opts, *param.secondary_opts)]
     nearest = find_nearest(name, names, _NAME_LIKENESS)
