@@ -59,6 +59,10 @@ def test_each_entry_says_why_what_to_do_and_where_it_was_met(known: KnownError) 
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+|[\w./ -]+: \S+", source) for source in SOURCES[known.code])
 
 
+def test_no_entry_of_a_message_is_missing() -> None:
+    assert REAL.keys() == {known.code for known in ERRORS}
+
+
 def test_each_circumstance_of_an_entry_is_looked_for_and_changes_it() -> None:
     cases = [(known, name, case) for known in ERRORS for name, case in known.circumstances.items()]
     assert {name for _, name, _ in cases} == CIRCUMSTANCES.keys()
@@ -82,6 +86,19 @@ def test_names_in_the_message_are_in_the_command(message: str, fix: str) -> None
     result = diagnose(message)
     assert result is not None
     assert result.fix == fix
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("RuntimeError: Distributed package doesn't have NCCL built in", "ipexctl migrate "),
+        ("RuntimeError: can't start new thread", "(ulimit -v)"),
+    ],
+)
+def test_an_explanation_names_all_that_may_help(message: str, advice: str) -> None:
+    result = diagnose(message)
+    assert result is not None
+    assert advice in f"{result.why} {result.fix} {result.command}"
 
 
 def test_a_module_that_may_be_somebody_elses_package_is_not_installed() -> None:
