@@ -118,7 +118,7 @@ def test_an_option_behind_the_script_is_reported_and_left_to_it(
     monkeypatch.setattr(loop, "get_state_directory", lambda: tmp_path / "state")
     monkeypatch.chdir(tmp_path)
     Path("s").mkdir()
-    Path("s/quick.py").write_text("backend = 'nccl'\nparser.add_argument('--env', default='CartPole-v1')")
+    Path("s/quick.py").write_text("backend = 'nccl'\nworkdir: str\nparser.add_argument('--env', default='CartPole-v1')")
     Path("hosts").write_text("node0 address=127.0.0.1 port=1\n")  # nobody listens there
     run = CliRunner().invoke
     reported = run(app, ["run", "-f", "hosts", "s/quick.py", *words])
