@@ -175,8 +175,8 @@ class _Generated(HelpPage):
         single = isinstance(self, TyperCommand)
         ctx.allow_extra_args = ctx.allow_extra_args or single
         own = list_own_options(self.params)
-        if "--ppn" in own and (foreign := find_long_option(args, own)):
-            raise NoSuchOption(foreign, ctx)
+        if long := find_long_option(args, own, before_what=not ctx.allow_interspersed_args):
+            raise NoSuchOption(long, ctx)
         try:
             super().parse_args(ctx, words)  # type: ignore[misc]
         except WrongWords as error:

@@ -1,11 +1,13 @@
-"""Options of other launchers before the script of ``run``: what they are here (`data/launchers.toml`)."""
+"""Options with one dash, and those of other launchers before the script of ``run``: what they are here
+(`data/launchers.toml`)."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 _OPTIONS = {"ranks": "-n", "ppn": "--ppn", "hosts": "--hosts", "hostfile": "-f"}
 _COUNTS = {"ranks", "ppn"}
+_WITH_VALUES = {*_OPTIONS, "variable", "names"}  # what other launchers have otherwise than the command
 _PAIRS = {"mca", "pair"}  # options with two values
 # Words that scripts have for options of their own, too: those of a script stand behind it.
 _OF_SCRIPTS = {"config-file", "debug", "log-dir", "log-level", "log-path", "mixed-precision", "rank", "timeout"}
@@ -22,11 +24,24 @@ class ForeignOptions(NamedTuple):
     words: list[str] | None
 
 
-def find_long_option(words: Sequence[str], own: Mapping[str, bool]) -> str | None:
-    """Returns the first option with one dash that belongs to another launcher; a parser reads it as several letters."""
+def find_long_option(words: Sequence[str], own: Mapping[str, bool], *, before_what: bool) -> str | None:
+    """Returns the first option with one dash that belongs to another launcher, or is one of the command with two; a
+    parser reads it as several letters. ``before_what``: what stands behind the first argument is not the command's."""
     if not any(_WORD.fullmatch(word.partition("=")[0]) for word in words):
         return None
-    return next(filter(_WORD.fullmatch, translate_options(words, own).names), None)
+    foreign = filter(_WORD.fullmatch, translate_options(words, own).names if "--ppn" in own else ())
+    return next(foreign, None) or next(_find_own_options(words, own, before_what=before_what), None)
+
+
+def _find_own_options(words: Sequence[str], own: Mapping[str, bool], *, before_what: bool) -> Iterator[str]:
+    """Yields options of the command that stand with one dash: ``-fix``."""
+    rest = [*words]
+    while rest and rest[0] != "--" and (rest[0].startswith("-") or not before_what):
+        word = rest.pop(0)
+        name = word.partition("=")[0]
+        if _WORD.fullmatch(name) and f"-{name}" in own:
+            yield name
+        del rest[: _count_values(word, rest, own)]
 
 
 def translate_options(words: Sequence[str], own: Mapping[str, bool]) -> ForeignOptions:
@@ -41,7 +56,8 @@ def translate_options(words: Sequence[str], own: Mapping[str, bool]) -> ForeignO
         word = rest.pop(0)
         name, equal, value = word.partition("=")
         meaning = "" if name in own else table.find_meaning(name)
-        if not meaning or not _is_of_launcher(name, meaning):
+        is_own = f"-{name}" in own and meaning not in _WITH_VALUES  # with one dash too few
+        if not meaning or is_own or not _is_of_launcher(name, meaning):
             count = _count_values(word, rest, own)
             kept += [word, *rest[:count]]
             del rest[:count]

@@ -257,7 +257,8 @@ def _describe_wrong_option(error: Any, verb: str, words: Sequence[str]) -> _Mist
     if foreign and name in foreign.names:
         better = foreign.words and [*words[:begin], *foreign.words]
         return _Mistake(f"{verb} has no option {', '.join(foreign.names)}", better, foreign.reasons)
-    if better := replace_word(words, name, _SAME_OPTIONS.get(verb, {}).get(name)):
+    same = f"-{name}" if f"-{name}" in own else _SAME_OPTIONS.get(verb, {}).get(name)  # -fix: the parser reads -f ix
+    if better := replace_word(words, name, same):
         return _Mistake(sentence, better)
     if (verb, name) in _OTHER_OPTIONS:
         reason, better = _OTHER_OPTIONS[verb, name]
@@ -422,8 +423,8 @@ def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def find_nearest(word: str, names: Sequence[str], least: float = _VALUE_LIKENESS) -> str | None:
-    """The name that is most like the word: its letters in another order, one letter less, its last one missing, one
-    other letter, else those that most of it shares, from ``least`` on; of several the one that begins alike."""
+    """The name that is most like the word: its letters in another order, one letter less, one missing, one other,
+    else those that most of it shares, from ``least`` on; of several the one that begins alike."""
     from difflib import SequenceMatcher
 
     def compute_likeness(name: str) -> tuple[float, int]:
@@ -431,6 +432,8 @@ def find_nearest(word: str, names: Sequence[str], least: float = _VALUE_LIKENESS
             return 1.0, 0
         if name[:-1] == word or any(word[:at] + word[at + 1 :] == name for at in range(len(word))):
             return 0.995, 0
+        if any(name[:at] + name[at + 1 :] == word for at in range(len(name))):
+            return 0.992, 0
         if len(name) == len(word) > 2 and sum(a != b for a, b in zip(word, name, strict=True)) == 1:
             return 0.99, 0
         same = next(
