@@ -282,6 +282,8 @@ def _get_own_words(words: tuple[str, ...], values: Mapping[str, Any]) -> tuple[s
     if words[0] in ("install", "wheels"):
         return words
     what = (values.get("script"), *(values.get("args") or ()))
+    if words[0] == "tune" and not what[0]:
+        return words
     return words[: -len(what)] if words[0] == "run" and words[-len(what) :] == what else ()
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.command import HostSelection, command
+from ipexctl.cli.command import HostSelection, command, get_words
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -125,7 +125,7 @@ def init(ctx: typer.Context, context: Context, hosts: HostSelection, flags: Init
     from ipexctl.cli.job import find_misplaced_options
     from ipexctl.decide.parsing import parse_list
     from ipexctl.decide.planning.init import Answers, Question
-    from ipexctl.model.errors import UsageError, advise
+    from ipexctl.model.errors import Hint, UsageError
     from ipexctl.model.json_values import select_attributes
     from ipexctl.verbs.play.init import Target, init, read_source
 
@@ -133,7 +133,7 @@ def init(ctx: typer.Context, context: Context, hosts: HostSelection, flags: Init
         find_misplaced_options(ctx, flags.args, flags.script, refuse=True)
     asking = not flags.yes
     if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        hint = advise("init", "--yes", *([flags.script] if flags.script else []))
+        hint = Hint(["init", "--yes", *get_words(ctx)[1:]])
         raise UsageError("init asks a few questions, which needs a terminal", hint=hint)
 
     unnamed = not (hosts.hosts or hosts.hostfile)

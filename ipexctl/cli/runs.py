@@ -189,9 +189,9 @@ def runs(ctx: typer.Context, context: Context, flags: options.RunsFlags) -> Work
     output=lambda flags: {"output": "plain"},
     examples=("", "1120-083015-a3f2 -o k7.tar.gz --yes"),
 )
-def support(context: Context, flags: options.SupportFlags) -> Workflow:
+def support(ctx: typer.Context, context: Context, flags: options.SupportFlags) -> Workflow:
     """Pack a saved run for a maintainer, without secrets. What goes in is listed first."""
-    from ipexctl.model.errors import UsageError, advise
+    from ipexctl.model.errors import Hint, UsageError
     from ipexctl.verbs.run.replay import find_saved_run
     from ipexctl.verbs.run.support import support
 
@@ -199,7 +199,7 @@ def support(context: Context, flags: options.SupportFlags) -> Workflow:
     asking = not (flags.yes or flags.dry_run)
     if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
         what = "support asks before it writes, which needs a terminal"
-        hint = advise("support", *([] if flags.run == "last" else [flags.run]), "--yes")
+        hint = Hint([*get_words(ctx), "--yes"])
         raise UsageError(what, reasons=["--dry-run lists what goes in, --yes writes it"], hint=hint)
     return support(
         context,

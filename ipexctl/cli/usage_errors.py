@@ -260,6 +260,8 @@ def _describe_wrong_option(error: Any, verb: str, words: Sequence[str]) -> _Mist
     same = f"-{name}" if f"-{name}" in own else _SAME_OPTIONS.get(verb, {}).get(name)  # -fix: the parser reads -f ix
     if better := replace_word(words, name, same):
         return _Mistake(sentence, better)
+    if name == "-y" and verb in ("install", "uninstall"):
+        return _Mistake(sentence, [word for word in words if word != name], [f"{verb} asks nothing"])
     if (verb, name) in _OTHER_OPTIONS:
         reason, better = _OTHER_OPTIONS[verb, name]
         return _Mistake(sentence, better, [reason])

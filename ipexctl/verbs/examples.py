@@ -36,7 +36,7 @@ def copy(name: str, directory: Path, *, force: bool = False) -> Workflow[None]:
     texts = _collect_texts(path)
     existing = [each for each, text in texts.items() if _is_different(directory / each, text)]
     if existing and not force:
-        hint = advise("examples", "copy", _get_name(path), str(directory), "--force")
+        hint = advise("examples", "copy", _get_name(path), str(directory), "--force", text="this replaces them:")
         raise UsageError(
             f"{printable(str(directory), 300)} has other files of these names", reasons=existing, hint=hint
         )

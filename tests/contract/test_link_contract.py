@@ -225,6 +225,16 @@ def test_what_a_command_writes_as_a_silence_ends_is_read(monkeypatch: pytest.Mon
     assert LocalLink(Host("here", "localhost")).run(sh("sleep 0.1; echo late")).out == b"late\n"
 
 
+@pytest.mark.parametrize("home", [None, ""])
+def test_without_home_a_command_on_this_machine_has_that_of_its_user(
+    monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    assert LocalLink(Host("here", "localhost")).run(sh('printf %s "$HOME"')).out.startswith(b"/")
+
+
 def test_several_threads_may_use_one_link(real_link: Link) -> None:
     with ThreadPoolExecutor(8) as pool:
         done = [*pool.map(lambda n: real_link.run(sh(f"sleep 0.1; echo {n}", timeout=30)), range(8))]

@@ -140,7 +140,7 @@ def test_hosts_that_stand_behind_the_script_have_the_line_that_gives_them(
         (["--hosts=node0"], "ipexctl run --hosts=node0 train.py"),
         (["-f", "data"], "ipexctl doctor --hosts node0,node1"),
     ):
-        refused = CliRunner().invoke(app, ["run", "train.py", *words])
+        refused = CliRunner().invoke(app, ["run", "train.py", *words], env={"HOME": str(tmp_path)})
         assert (refused.exit_code, refused.output.splitlines()[-1].strip()) == (2, line)
 
 
@@ -257,7 +257,7 @@ def test_logs_without_the_name_of_a_hostfile_are_followed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("IPEXCTL_HOSTFILE", raising=False)
-    reported = CliRunner().invoke(app, [*words])
+    reported = CliRunner().invoke(app, [*words], env={"HOME": str(tmp_path)})
     assert (reported.exit_code, "no hosts were given" in reported.output) == (2, True), reported.output
     lab = tmp_path / ".local/state/ipexctl/lab/hostfile"
     lab.parent.mkdir(parents=True)

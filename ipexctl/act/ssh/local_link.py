@@ -107,11 +107,9 @@ class LocalLink(CommandLink[LocalChannel]):
 
     def __init__(self, host: Host, *, env: Mapping[str, str] | None = None) -> None:
         super().__init__(host)
-        self._env = (
-            dict(env)
-            if env is not None
-            else {key: os.environ[key] for key in _INHERITED_VARIABLES if key in os.environ}
-        )
+        home = os.path.expanduser("~")  # noqa: PTH111  # sshd gives it where cron or a container has no HOME
+        inherited = {key: os.environ[key] for key in _INHERITED_VARIABLES if os.environ.get(key)}
+        self._env = {"HOME": home if home.startswith("/") else "/"} | inherited if env is None else dict(env)
 
     def _start_command(self, command: Command, patience: float) -> LocalChannel:
         way = fit_argument_limit(format_shell_line(command))

@@ -85,6 +85,8 @@ def complete_failure(state: RunState, failure: Failure) -> Failure:
         hint = Hint([words[0], "--ask-pass", *words[1:]], text)
     if command.verb == "install":
         hint = repeat_command(hint, command.words)
+    if failure.code == "no-program" and isinstance(hint, Hint) and hint.words[0] == command.verb == "run":
+        hint = Hint([*command.words[: 1 - len(hint.words)], *hint.words[1:]], hint.advice)  # another WHAT
     hint = complete_hint(hint, state.selection_flags)
     if failure.code == "busy" and isinstance(hint, Hint):
         # The other run may be somebody else's: the command to paste does not end it.

@@ -177,7 +177,9 @@ def _make_answer(cluster: Cluster, findings: tuple[Finding, ...], network: Conne
 
 
 def _name_saved_probes(paths: tuple[str, ...]) -> dict[str, Path]:
-    """Saved probes by host: the file's name, or its path where two files have the same name. Raises `UsageError`."""
+    """Saved probes by host, of files and directories: the file's name, or its path where two files have the same name.
+    Raises `UsageError`."""
+    paths = tuple(str(file) for path in paths for file in sorted(Path(path).glob("*.json")) or [Path(path)])
     stems = [Path(path).stem for path in paths]
     named = {stem if stems.count(stem) == 1 else path: Path(path) for stem, path in zip(stems, paths, strict=True)}
     if len(named) < len(paths):

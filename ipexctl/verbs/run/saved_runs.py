@@ -54,7 +54,7 @@ def prune_runs(
         raise UsageError(
             "--prune needs a rule: which runs to remove",
             reasons=["--older-than 30d or --keep 20"],
-            hint=advise("runs", "--prune", "--older-than", "30d"),
+            hint=advise("runs", *(word for word in words if word != "--yes"), "--older-than", "30d"),
         )
     yield Started("runs", "", ())
     saved = select_saved_runs(runs, names, chosen)

@@ -53,6 +53,7 @@ def test_this_machine_can_be_looked_at_and_saved_and_judged_again(tmp_path: Path
         key: value for key, value in before.items() if key not in moving
     }
     json.dumps(answer(live))
+    assert answer([*doctor(Doctor(recorded=(str(saved),)), HERE, context(tmp_path))])["hosts"][0]["host"] == "here"
 
 
 @pytest.mark.parametrize(("asked", "alone", "kept"), read_table("doctor/last_answers"))

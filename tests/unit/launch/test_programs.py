@@ -25,9 +25,12 @@ from ipexctl.decide.launch.programs import (
 )
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs
 from ipexctl.decide.parsing.playbook import parse_playbook
+from ipexctl.decide.run.report import complete_failure
 from ipexctl.model.errors import Failure, UsageError
+from ipexctl.model.events import Started
 from ipexctl.model.hosts import Completed, Host
 from ipexctl.model.launch import Launch
+from ipexctl.model.run_state import RunState
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.placeholders import NAMES, fill
 from ipexctl.protocol.run_spec import RankSpec
@@ -241,6 +244,9 @@ def test_a_script_without_its_ending_is_known(tmp_path: Path, monkeypatch: pytes
     failure = _find_program(link, Start("env", "train", ("3",)), runtime())
     assert isinstance(failure, Failure)
     assert str(failure.hint).split("\n") == ["a file here:", "ipexctl run train.py 3"]
+    state = RunState()
+    state.command = Started("run", "", (), words=("run", "-n", "2", "train", "3"))
+    assert complete_failure(state, failure).hint == "a file here:\nipexctl run -n 2 train.py 3"
 
 
 def find_program(path: str, name: str) -> str:

@@ -327,8 +327,10 @@ def test_a_record_that_another_process_writes_is_never_removed(runs: Path) -> No
 
 
 def test_prune_without_a_rule_is_refused(runs: Path) -> None:
-    with pytest.raises(UsageError, match="--prune needs a rule"):
-        list(prune_runs(runs, (), RunFilter(), PrunePolicy(), dry=True))
+    words = ["--prune", "--verb", "run", "--yes"]
+    with pytest.raises(UsageError, match="--prune needs a rule") as refused:
+        list(prune_runs(runs, (), RunFilter(), PrunePolicy(), dry=False, words=words))
+    assert refused.value.hint == "ipexctl runs --prune --verb run --older-than 30d"
 
 
 # words ------------------------------------------------------------------------------------------------------------
