@@ -11,6 +11,7 @@ from ipexctl.model.answers.hosts import LabAnswer, LabHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise
 from ipexctl.model.events import Ended, HostFailed, Message, Started, StepEnded, StepStarted, Workflow, finish_verb
 from ipexctl.model.text import pluralize
+from ipexctl.store.private_files import refuse_os_errors
 
 
 def up(hosts: int, directory: Path) -> Workflow[Lab | None]:
@@ -19,7 +20,7 @@ def up(hosts: int, directory: Path) -> Workflow[Lab | None]:
     without OpenSSH, 7 if a lab of another size is up there. Leaves no process when interrupted."""
     tools = act.find_openssh_tools()
     directory = directory.absolute()
-    with act.lock_lab_directory(directory):
+    with act.lock_lab_directory(directory), refuse_os_errors(directory, "cannot hold a lab"):
         old = act.load_lab(directory)
         is_up = old is not None and old.ready and not act.find_dead_hosts(old)
         if old and is_up and len(old.names) != hosts:

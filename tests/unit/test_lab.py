@@ -1,5 +1,6 @@
 """What a lab writes, as text; nothing is started."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -12,6 +13,7 @@ from ipexctl.act.lab import Lab, Server, Tools
 from ipexctl.decide import parsing
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.store.private_files import write_private_file
+from ipexctl.verbs.lab import up
 
 TOOLS = Tools("/usr/sbin/sshd", "/usr/bin/ssh-keygen", "/usr/bin/ssh", "/usr/lib/openssh/sftp-server")
 
@@ -69,6 +71,16 @@ def test_a_path_that_sshd_would_misread_is_refused(tmp_path: Path, name: str) ->
         pass
     assert "\n" not in refused.value.sentence
     assert not (tmp_path / name).exists()
+
+
+def test_a_full_disk_is_no_fault_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(act, "find_openssh_tools", lambda: None)
+    monkeypatch.setattr(act, "create_lab", fill)
+    with pytest.raises(UsageError, match="cannot hold a lab: no space left on device"):
+        list(up(1, tmp_path))
 
 
 def test_only_one_ipexctl_works_on_a_lab(tmp_path: Path) -> None:

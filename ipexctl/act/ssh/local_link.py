@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import cast
 
+from ipexctl.act.inputs import expand_home
 from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog
 from ipexctl.act.ssh.quoting import fit_argument_limit, format_shell_line
 from ipexctl.model.events import Stream
@@ -107,9 +108,10 @@ class LocalLink(CommandLink[LocalChannel]):
 
     def __init__(self, host: Host, *, env: Mapping[str, str] | None = None) -> None:
         super().__init__(host)
-        home = os.path.expanduser("~")  # noqa: PTH111  # sshd gives it where cron or a container has no HOME
-        inherited = {key: os.environ[key] for key in _INHERITED_VARIABLES if os.environ.get(key)}
-        self._env = {"HOME": home if home.startswith("/") else "/"} | inherited if env is None else dict(env)
+        if env is None:
+            inherited = {key: os.environ[key] for key in _INHERITED_VARIABLES if os.environ.get(key)}
+            env = {"HOME": str(expand_home("~")), **inherited}  # cron and containers may give us none
+        self._env = dict(env)
 
     def _start_command(self, command: Command, patience: float) -> LocalChannel:
         way = fit_argument_limit(format_shell_line(command))
