@@ -29,6 +29,7 @@ from ipexctl.cli.usage_errors import (
     CommandGroup,
     NeedlessWords,
     NoSuchOption,
+    NoValue,
     WrongWords,
     list_own_options,
     replace_word,
@@ -184,6 +185,13 @@ class _Generated(HelpPage):
             raise
         if not ctx.resilient_parsing:
             _refuse_glued_values(self.params, ctx, args)
+            names = {name for name in own if name[:2] == "--"} & {*args}  # sync --exclude --dry-run would copy
+            for param in self.params if names else ():
+                value = ctx.params.get(param.name)
+                if param.param_type_name == "option" and names & {
+                    *(value if isinstance(value, list | tuple) else [value])
+                }:
+                    raise NoValue(param.opts[-1], ctx)
         if single and ctx.args and not ctx.resilient_parsing:
             raise NeedlessWords(ctx.args, ctx)
         return ctx.args

@@ -139,7 +139,7 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
         reasons = ["a Python file, a module (-m) or a program; or both --role head:COMMAND and --role rest:COMMAND"]
         own = get_words(ctx)
         before = own[: len(own) - len(task.args)]
-        words = [*(before[:-1] if before[-1:] == ("",) else before), "train.py", *task.args]
+        words = [*(before[:-1] if before[-1:] == ("",) else before), "train" if task.module else "train.py", *task.args]
         if words[-2].endswith(".py") and not task.args:
             reasons, words = [f"{words[-3]} took {words[-2]} as its value"], [*words[:-3], words[-2]]
         raise UsageError("run needs WHAT", reasons=reasons, hint=shlex.join(["ipexctl", *words]))

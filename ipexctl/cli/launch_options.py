@@ -11,7 +11,7 @@ _WITH_VALUES = {*_OPTIONS, "variable", "names"}  # what other launchers have oth
 _PAIRS = {"mca", "pair"}  # options with two values
 # Words that scripts have for options of their own, too: those of a script stand behind it.
 _OF_SCRIPTS = {"config-file", "debug", "log-dir", "log-level", "log-path", "mixed-precision", "rank", "timeout"}
-_OF_LAUNCHERS = {"oversubscribe", "cpu"}  # of those that have no counterpart
+_OF_LAUNCHERS = {"oversubscribe", "cpu", "gpus"}  # of those that have no counterpart
 _WORD = re.compile(r"-[A-Za-z][A-Za-z_-]+")  # an option with one dash and several letters, as Hydra and Open MPI have
 
 

@@ -49,6 +49,9 @@ _SAME_OPTIONS = {
     },
     "install": {"-i": "--index-url", "-U": "--upgrade", "-e": "--with", "--editable": "--with"},
     "ipexctl": {"-V": "--version"},
+    "run": {"--time": "--time-limit", "--background": "--detach"},
+    "exec": {"-t": "--timeout"},
+    "stop": {"-9": "--kill"},
 }  # fmt: skip
 _OF_RSYNC = re.compile("-[aAhHnPrtuvXz]+")
 _SSH_SETTINGS = {"-i": "key", "-J": "jump", "-l": "user", "-p": "port"}  # and those of a host
@@ -90,6 +93,14 @@ class NoSuchOption(WrongWords):  # type: ignore[misc]  # found at run time
     def __init__(self, word: str, ctx: Any) -> None:
         super().__init__(f"no such option: {word}", ctx)
         self.option_name, self.possibilities = word, ()
+
+
+class NoValue(WrongWords):  # type: ignore[misc]  # found at run time
+    """An option that took the one behind it for its value."""
+
+    def __init__(self, option: str, ctx: Any) -> None:
+        super().__init__(f"{option} needs a value", ctx)
+        self.option_name = option
 
 
 class CommandGroup(PlainValues, TyperGroup):
@@ -192,7 +203,7 @@ def _describe_mistake(error: Any, verb: str, words: Sequence[str]) -> _Mistake:
 
 def _describe_needless_words(error: NeedlessWords, verb: str, words: Sequence[str]) -> _Mistake:
     sentence = f"{verb} takes no argument {', '.join(map(repr, error.words))}"
-    better = [word for word in words if word not in error.words]
+    better = _leave_out(words, error.words)
     if verb == "install":
         better += [part for word in error.words for part in _name_package(word)]
     elif verb == "uninstall":  # without them it would remove more than they name
@@ -204,6 +215,15 @@ def _describe_needless_words(error: NeedlessWords, verb: str, words: Sequence[st
     elif not any(param.param_type_name == "argument" for param in error.ctx.command.params):
         return _Mistake(sentence, name_hosts(words, error.words))
     return _Mistake(sentence, better)
+
+
+def _leave_out(words: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The command line without arguments; the same words that options have for their values stay."""
+    left = list(words)
+    for name in names:
+        places = [at for at, word in enumerate(left) if word == name]
+        del left[next((at for at in places if not left[at - 1].startswith("-")), places[-1])]
+    return left
 
 
 def _name_destination(words: Sequence[str], target: str) -> list[str] | None:
@@ -219,7 +239,7 @@ def _name_destination(words: Sequence[str], target: str) -> list[str] | None:
 def name_hosts(words: Sequence[str], names: Sequence[str]) -> Sequence[str]:
     """Returns the command line with those of its words as an option that name hosts, or a hostfile; without them where
     it has such an option."""
-    better = [word for word in words if word not in names]
+    better = _leave_out(words, names)
     if _find_value(words, _HOST_OPTIONS) is not None:
         return better
     if len(names) == 1 and Path(names[0]).is_file():
@@ -425,18 +445,19 @@ def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def find_nearest(word: str, names: Sequence[str], least: float = _VALUE_LIKENESS) -> str | None:
-    """The name that is most like the word: its letters in another order, one letter less, one missing, one other,
+    """The name that is most like the word: two letters exchanged, one letter less, one missing, one other,
     else those that most of it shares, from ``least`` on; of several the one that begins alike."""
     from difflib import SequenceMatcher
 
     def compute_likeness(name: str) -> tuple[float, int]:
-        if sorted(name) == sorted(word):
+        different = sum(a != b for a, b in zip(word, name, strict=True)) if len(name) == len(word) else len(name)
+        if different <= 2 and sorted(name) == sorted(word):
             return 1.0, 0
         if name[:-1] == word or any(word[:at] + word[at + 1 :] == name for at in range(len(word))):
             return 0.995, 0
         if any(name[:at] + name[at + 1 :] == word for at in range(len(name))):
             return 0.992, 0
-        if len(name) == len(word) > 2 and sum(a != b for a, b in zip(word, name, strict=True)) == 1:
+        if different == 1 and len(word) > 2:
             return 0.99, 0
         same = next(
             (at for at, (a, b) in enumerate(zip(word, name, strict=False)) if a != b), min(len(word), len(name))
