@@ -138,7 +138,7 @@ def _find_last_flags(runs: Path, cwd: Path) -> Sequence[str]:
 
     for directory in [*reversed(list_saved_runs(runs))][:_LOOKED_BACK]:
         flags = read_selection_flags(directory)
-        if flags and (flags[0] != "-f" or (cwd / flags[1]).is_file()):
+        if flags[1:] and (flags[0] != "-f" or (cwd / flags[1]).is_file()):
             return flags
     return ()
 

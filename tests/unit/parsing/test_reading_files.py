@@ -169,6 +169,9 @@ def test_nothing_ever_falls_back_to_this_machine(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="no hosts were given") as caught:
             select_hosts(hostfile=None, hosts=None, limit=None, environ={}, **asked)
         assert str(caught.value.hint).endswith(f"those of the last command:\nipexctl {better}")
+    (record / "events.jsonl").write_text(f"{json.dumps({**started, 'place': ['-f']})}\n")  # of a stranger's saved run
+    with pytest.raises(UsageError, match="no hosts were given"):
+        select_hosts(hostfile=None, hosts=None, limit=None, environ={}, **asked)
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab/hostfile").write_text(f"lab0 port=7 key={tmp_path}/lab/id_ed25519 lab=lab-1\n")
     with pytest.raises(UsageError, match="no hosts were given") as caught:
