@@ -13,7 +13,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Dict, Tuple
 
     from ipexctl.protocol import hooks as names
 else:
@@ -83,16 +83,12 @@ class Worlds:
         method = kwargs.get("init_method") or (args[1] if len(args) > 1 else None) or "env://"
         if kwargs.get("store") is not None or not method.startswith(("env:", "tcp:", "file:")):
             return
-        url = re.match(r"(?:tcp://\[?(?P<MASTER_ADDR>[^\]/?]+)\]?:(?P<MASTER_PORT>\d+)|file://(?P<file>[^?]+))", method)
-        place = url.groupdict("") if url else {name: os.environ.get(name, "") for name in self.planned}
-        file = place.pop("file", "")
-        if file:
-            place["MASTER_ADDR"] = "file://" + file
+        place, file, is_url = self._find_place(method)
         changed = [name for name in self.planned if place[name] != self.planned[name]]
         size, number = (
             kwargs.get(name, (*args, -1, -1, -1, -1, -1)[at]) for at, name in ((3, "world_size"), (4, "rank"))
         )
-        in_call = url or size > 0 or number >= 0
+        in_call = is_url or size > 0 or number >= 0
         size = size if size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
         inner = __import__("multiprocessing").parent_process() is not None
         named = os.environ.get("RANK", "")
@@ -101,31 +97,48 @@ class Worlds:
         own = own and size != 1  # and not with itself alone
         number = number if own and number != self.rank else -1
         other_size = own and not inner and self.count > 1 and size not in (0, self.count)
-        if changed or number >= 0 or other_size:
+        if changed:
+            name, value = changed[0], place[changed[0]]
+        elif number >= 0:
+            name, value = "RANK", str(number)
+        elif other_size:
             name, value = "WORLD_SIZE", str(size)
-            if changed:
-                name, value = changed[0], place[changed[0]]
-            elif number >= 0:
-                name, value = "RANK", str(number)
-            line = find_call() if in_call and (url or not changed) else find_assignment(self.script, name, value)
-            place = {
-                "address": place["MASTER_ADDR"],
-                "port": place["MASTER_PORT"],
-                "planned": self.planned["MASTER_ADDR"],
-            }
+        else:
+            return
+        line = find_call() if in_call and (is_url or not changed) else find_assignment(self.script, name, value)
+        known = {
+            "address": place["MASTER_ADDR"],
+            "port": place["MASTER_PORT"],
+            "planned": self.planned["MASTER_ADDR"],
+            "size": size,
+            "line": line,
+            "inner": inner,
+            "number": number,
+        }
+        self._write_meeting(known, file, place["MASTER_ADDR"] if changed else "")
 
-            @quietly
-            def write(fault: str = "") -> None:
-                known = dict(place, size=size, line=line, inner=inner, fault=fault, number=number)
-                self.write("meeting", names.MEETING, **known)
+    def _find_place(self, method: str) -> "Tuple[Dict[str, str], str, bool]":
+        """Where the ranks meet by an ``init_method``, its file if it is one, and whether the method itself names it."""
+        url = re.match(r"(?:tcp://\[?(?P<MASTER_ADDR>[^\]/?]+)\]?:(?P<MASTER_PORT>\d+)|file://(?P<file>[^?]+))", method)
+        place = url.groupdict("") if url else {name: os.environ.get(name, "") for name in self.planned}
+        file = place.pop("file", "")
+        if file:
+            place["MASTER_ADDR"] = "file://" + file
+        return place, file, url is not None
 
-            name = place["address"] if changed else ""
-            if file:
-                write(identify_directory(file))
-            elif not name or name == "localhost" or ":" in name or not name.strip("0123456789."):
-                write()
-            else:  # which a server of names may take seconds for
-                __import__("threading").Thread(target=lambda: write(find_name_fault(name)), daemon=True).start()
+    def _write_meeting(self, known: "Dict[str, Any]", file: str, address: str) -> None:
+        """Writes where the rank is about to meet others; of a name that is not the planned one, whether it resolves."""
+
+        @quietly
+        def write(fault: str = "") -> None:
+            self.write("meeting", names.MEETING, fault=fault, **known)
+
+        if file:
+            write(identify_directory(file))
+        elif not address or address == "localhost" or ":" in address or not address.strip("0123456789."):
+            write()
+        else:  # which a server of names may take seconds for
+            __import__("threading").Thread(target=lambda: write(find_name_fault(address)), daemon=True).start()
 
     @quietly
     def note_store(self, args: "Any", kwargs: "Any") -> None:
