@@ -86,6 +86,8 @@ def suggest_file(full: Path, path: Path) -> tuple[tuple[str, str] | None, str]:
             names = [each.name for each in islice(directory.iterdir(), _COMPARED) if is_kind(each)]
         except OSError:
             return None, ""
+        stem, ending = Path(name).stem, Path(name).suffix  # an ending that both have is no likeness: new.py and z.py
+        names = [each for each in names if Path(each).suffix != ending or get_close_matches(stem, [Path(each).stem])]
         close = get_close_matches(name, names, n=1)
         if not close:
             return None, ""

@@ -33,7 +33,8 @@ _OTHER_NAMES = {  # of commands, and what they are called here
     "compare": "report", "diff": "report", "show": "report", "status": "ps", "kill": "stop", "sweep": "run",
     "start": "run", "train": "run", "launch": "run", "submit": "run", "version": "--version", "ssh": "shell",
     "login": "shell", "ls": "ps", "list": "ps", "cancel": "stop", "check": "doctor", "setup": "install",
-    "push": "sync", "copy": "sync", "upload": "sync", "pull": "fetch", "get": "fetch", "download": "fetch",
+    "top": "ps", "htop": "ps", "push": "sync", "copy": "sync", "upload": "sync", "pull": "fetch", "get": "fetch",
+    "download": "fetch",
 }  # fmt: skip
 _NAMES_IN_LAB = {"start": "up", "create": "up", "stop": "down", "destroy": "down", "list": "status", "ls": "status"}
 # Options that a command does not have: why, and the words of the command that helps.
@@ -62,6 +63,9 @@ _RELEASE_OPTIONS: dict[str, tuple[str, list[str]]] = {  # by package: with its v
 }
 _OTHER_VALUES = {"nccl": "auto", "xccl": "auto", "mpi": "impi", "oneccl": "ccl"}  # of options, and which is meant
 _PYTHON_OPTIONS = ("-c", "-u", "-O", "-X")  # of the interpreter, which is started as a program
+_ENDING = ("stop", "uninstall", "down")  # commands that end or remove: "htop" means none of them
+_ENDING_LIKENESS = 0.9
+_PROGRAMS = ("python", "python3", "mpirun", "mpiexec", "torchrun")
 _NAME_LIKENESS = 0.75  # the same of options and commands: those that are less alike mean other things
 
 
@@ -213,6 +217,9 @@ def _describe_needless_words(error: NeedlessWords, verb: str, words: Sequence[st
     elif verb == "sync" and len(error.words) == 1:
         return _Mistake(sentence, _name_destination(better, error.words[0]))
     elif not any(param.param_type_name == "argument" for param in error.ctx.command.params):
+        own = list_own_options(error.ctx.command.params)
+        if "-f" not in own and not ("--hosts" in own and error.words[0].isdigit()):
+            return _Mistake(sentence, better)
         return _Mistake(sentence, name_hosts(words, error.words))
     return _Mistake(sentence, better)
 
@@ -250,9 +257,11 @@ def name_hosts(words: Sequence[str], names: Sequence[str]) -> Sequence[str]:
 def _describe_wrong_command(error: NoSuchCommand, verb: str, words: Sequence[str]) -> _Mistake:
     names = _NAMES_IN_LAB if verb == "lab" else _OTHER_NAMES
     meant = names.get(error.word) or find_nearest(error.word, error.names, _NAME_LIKENESS)
+    if meant in _ENDING and error.word not in names:
+        meant = find_nearest(error.word, [meant], _ENDING_LIKENESS)
     is_own = meant in error.names or (meant == "--version" and verb == "ipexctl")
     better = replace_word(words, error.word, meant if is_own else None)
-    group = "run" if error.word.endswith(".py") else _SECOND_WORDS.get(error.word)
+    group = "run" if error.word.endswith(".py") or error.word in _PROGRAMS else _SECOND_WORDS.get(error.word)
     at = words.index(error.word)
     if group is not None and group in error.names:
         better = [*words[:at], group, *words[at:]]
@@ -260,6 +269,8 @@ def _describe_wrong_command(error: NoSuchCommand, verb: str, words: Sequence[str
         better = [*words[:at], "--for-torch", *words[at:]]
     elif (verb, error.word) == ("accelerate", "launch"):
         better = [*words[: at - 1], "run", "--launcher", verb, *words[at + 1 :]]
+    elif verb == "examples" and error.word in ("list", "ls"):
+        better = [*words[:at], *words[at + 1 :]]
     reasons = [] if better else [f"commands: {', '.join(error.names)}"]
     return _Mistake(f"{verb} has no command {error.word!r}", better, reasons)
 

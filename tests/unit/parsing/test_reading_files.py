@@ -51,6 +51,7 @@ def test_a_mistyped_path_is_named_as_it_was_given(tmp_path: Path) -> None:
     assert refusal("hosts.tyop", tmp_path) == "hosts.tyop does not exist"
     (tmp_path / "hosts.typo").write_text("")
     assert refusal("hosts.tyop", tmp_path) == "hosts.tyop does not exist (did you mean hosts.typo?)"
+    assert refusal("z.typo", tmp_path) == "z.typo does not exist", "only the endings are alike"
     (tmp_path / "clusters").mkdir()
     (tmp_path / "clusters/lab.yaml").write_text("")
     assert refusal("clutsers/lab.yml", tmp_path) == "clutsers/lab.yml does not exist (did you mean clusters/lab.yaml?)"
