@@ -24,6 +24,7 @@ from ipexctl.model.json_values import Record
 _MAGIC = b"openssh-key-v1\0"
 _OPENSSH_KEY = re.compile(rb"-----BEGIN OPENSSH PRIVATE KEY-----([A-Za-z0-9+/=\s]+)-----END")
 _KEY_SIZE = 1 << 16  # bytes of a file with a key
+_ROUNDS_LIMIT = 2000  # of bcrypt for a passphrase: about 40 s; ssh-keygen makes 16 to 24 without -a
 _CLOSE_TIMEOUT = 0.5  # seconds
 _OFFERED_KEYS = 6  # keys offered to one host: sshd ends the connection after six failures
 
@@ -186,7 +187,10 @@ def _inspect_key_file(path: str) -> _KeyFile:
     if status.st_uid == os.getuid() and mode & 0o077:
         what = f"key {path} can be read by others (mode {mode:04o})"
         return _KeyFile(b"", UnusableKey(what, "key-mode", f"chmod 600 {shlex.quote(path)}"))
-    public = beside or _read_public_part(data)
+    public, rounds = _read_public_part(data)
+    public = beside or public
+    if rounds > _ROUNDS_LIMIT:
+        return _KeyFile(public, UnusableKey(f"key {path} has a passphrase that takes {rounds} rounds to check"))
     if _get_key_type(public).startswith("sk-"):
         what = f"key {path} is on a security key, and no agent holds it"
         return _KeyFile(public, UnusableKey(what, hint=_suggest_agent(path)))
@@ -234,15 +238,18 @@ def _read_public_key(data: bytes) -> bytes:
     return b""
 
 
-def _read_public_part(data: bytes) -> bytes:
-    """The public part of a private key in OpenSSH's format (PROTOCOL.key), which is never encrypted; b"" of others."""
+def _read_public_part(data: bytes) -> tuple[bytes, int]:
+    """The public part of a private key in OpenSSH's format (PROTOCOL.key), which is never encrypted, b"" of others; and
+    by how many rounds of bcrypt its passphrase becomes a key."""
     match = _OPENSSH_KEY.search(data)
     message = paramiko.Message(_decode_base64(b"".join(match[1].split())) if match else b"")
     if message.get_bytes(len(_MAGIC)) != _MAGIC:
-        return b""
-    for _ in ("cipher", "key derivation", "its options"):
+        return b"", 0
+    for _ in ("cipher", "key derivation"):
         message.get_binary()
-    return message.get_binary() if message.get_int() == 1 else b""
+    options = paramiko.Message(message.get_binary())
+    options.get_binary()  # the salt
+    return message.get_binary() if message.get_int() == 1 else b"", options.get_int()
 
 
 def _get_key_type(blob: bytes) -> str:

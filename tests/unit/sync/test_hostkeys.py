@@ -221,19 +221,34 @@ def pack(*parts: bytes) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
+def write_key(place: Path, data: bytes) -> Path:
+    key = place / "id"
+    words = "OPENSSH PRIVATE KEY-----\n"
+    key.write_text(f"-----BEGIN {words}{base64.b64encode(data).decode()}\n-----END {words}")
+    key.chmod(0o600)
+    return key
+
+
 @pytest.mark.parametrize("halves", [(), (bytes(32), bytes(63) + b"x")], ids=["nothing in it", "halves of two keys"])
 def test_a_damaged_key_is_no_error_of_ours(tmp_path: Path, halves: tuple[bytes, ...]) -> None:
     """Paramiko's readers raised an IndexError or an AssertionError: the command of all hosts ended with 70."""
     private = b"11111111" + pack(b"ssh-ed25519", *halves, b"") if halves else b""
     private += bytes(range(1, 1 + -len(private) % 8))
     data = b"openssh-key-v1\0" + pack(b"none", b"none", b"") + b"\0\0\0\1" + pack(blob("x"), private)
-    key = tmp_path / "id"
-    words = "OPENSSH PRIVATE KEY-----\n"
-    key.write_text(f"-----BEGIN {words}{base64.b64encode(data).decode()}\n-----END {words}")
-    key.chmod(0o600)
+    key = write_key(tmp_path, data)
     (found,) = PrivateKeys(None).select_keys(SSHSettings(None).find_settings(Host("n", "n", key=str(key))))
     assert isinstance(found, UnusableKey)
     assert found.why.startswith(f"key {key} cannot be read: ")
+
+
+def test_a_passphrase_of_years_is_not_asked_for(tmp_path: Path) -> None:
+    """Who typed one for a hostfile's key waited for as many rounds as its author liked, and all hosts with him."""
+    options = pack(bytes(16)) + b"\xff\xff\xff\xff"
+    data = pack(b"aes256-ctr", b"bcrypt", options) + b"\0\0\0\1" + pack(blob("x"), bytes(160))
+    key = write_key(tmp_path, b"openssh-key-v1\0" + data)
+    (found,) = PrivateKeys(str).select_keys(SSHSettings(None).find_settings(Host("n", "n", key=str(key))))
+    assert isinstance(found, UnusableKey)
+    assert found.why == f"key {key} has a passphrase that takes 4294967295 rounds to check"
 
 
 @pytest.mark.parametrize(
