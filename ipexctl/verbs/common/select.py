@@ -333,7 +333,11 @@ def _read_default_hostfile(cwd: Path, runs: Path | None, words: Sequence[str]) -
             hint = advise(*again, text="name a file (-f HOSTFILE), or the hosts; a lab is up:")
         elif runs:
             text = "name a file (-f HOSTFILE), or the hosts; those of the last command:"
-            there = complete_hint(advise(*words, text=text), _find_last_flags(runs, cwd))
+            flags = _find_last_flags(runs, cwd)
+            there = complete_hint(advise(*words, text=text), flags)
+            if words[0] in ("hosts", "play"):  # other hints of them leave the hosts to the playbook
+                pairs = zip(flags[::2], flags[1::2], strict=False)
+                there = advise(*words, *(word for pair in pairs if pair[0] != "--venv" for word in pair), text=text)
             hint = there if [*there.words] != [*words] else hint
         raise UsageError("no hosts were given", reasons=reasons, hint=hint, code="no-hosts")
     if is_writable_by_all(cwd):

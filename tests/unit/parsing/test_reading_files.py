@@ -165,7 +165,11 @@ def test_nothing_ever_falls_back_to_this_machine(tmp_path: Path) -> None:
     place = ["--hosts", "lab0:2", "--venv", "/e"]
     started = {"at": 1.0, "event": "started", "verb": "run", "title": "", "hosts": ["lab0"], "place": place}
     (record / "events.jsonl").write_text(f"{json.dumps(started)}\n")
-    for words, better in (("run t.py", "run --hosts lab0:2 --venv /e t.py"), ("ps", "ps --hosts lab0:2")):
+    for words, better in (
+        ("run t.py", "run --hosts lab0:2 --venv /e t.py"),
+        ("play demo", "play demo --hosts lab0:2"),
+        ("ps", "ps --hosts lab0:2"),
+    ):
         asked: dict[str, Any] = {"cwd": tmp_path, "runs": tmp_path / "runs", "words": words.split()}
         with pytest.raises(UsageError, match="no hosts were given") as caught:
             select_hosts(hostfile=None, hosts=None, limit=None, environ={}, **asked)
