@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -76,7 +76,8 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
             hint=advise("play", "lint", *flags.files, text="this checks several:"),
         )
     book = read_playbook(flags.files[0], environ=os.environ, cwd=Path.cwd(), variables=flags.var, permits=permits)
-    inventory = select_play_hosts(book, hostfile=hosts.hostfile, hosts=hosts.hosts, environ=os.environ, cwd=Path.cwd())
+    named: dict[str, Any] = {"hostfile": hosts.hostfile, "hosts": hosts.hosts, "runs": context.state / "runs"}
+    inventory = select_play_hosts(book, **named, words=hosts.words, environ=os.environ, cwd=Path.cwd())
     limit = hosts.limit
     chosen = None if limit is None else frozenset(limit_hosts(inventory, limit, context.state / "runs").names)
     same = select_attributes(flags, "tags", "skip_tags", "start_at", "diff")

@@ -16,7 +16,7 @@ from ipexctl.decide.parsing import validators
 from ipexctl.decide.parsing.dialects import write_list_entry
 from ipexctl.decide.parsing.host_patterns import FAILED
 from ipexctl.decide.parsing.schedulers import find_node_file
-from ipexctl.model.errors import UsageError, advise, complete_hint
+from ipexctl.model.errors import Hint, UsageError, advise, complete_hint
 from ipexctl.model.events import Started
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.hub import is_of_hub
@@ -303,11 +303,19 @@ def _find_playbook(path: str, cwd: Path) -> str:
 
 
 def select_play_hosts(
-    play: Play, *, hostfile: str | None, hosts: str | None, environ: Mapping[str, str], cwd: Path
+    play: Play,
+    *,
+    hostfile: str | None,
+    hosts: str | None,
+    environ: Mapping[str, str],
+    cwd: Path,
+    runs: Path | None = None,
+    words: Sequence[str] = ("doctor",),
 ) -> Inventory:
     """The hosts of ``--hosts`` or ``--hostfile``, else the play's, else as `select_hosts`. Raises `UsageError`."""
     own = read_play_hosts(play, cwd) if hosts is None and hostfile is None else None
-    return own or select_hosts(hostfile=hostfile, hosts=hosts, limit=None, environ=environ, cwd=cwd)
+    named = {"hostfile": hostfile, "hosts": hosts}
+    return own or select_hosts(**named, limit=None, environ=environ, cwd=cwd, runs=runs, words=words)
 
 
 def read_play_hosts(play: Play, cwd: Path) -> Inventory | None:
@@ -337,7 +345,7 @@ def _read_default_hostfile(cwd: Path, runs: Path | None, words: Sequence[str]) -
             there = complete_hint(advise(*words, text=text), flags)
             if words[0] in ("hosts", "play"):  # other hints of them leave the hosts to the playbook
                 pairs = zip(flags[::2], flags[1::2], strict=False)
-                there = advise(*words, *(word for pair in pairs if pair[0] != "--venv" for word in pair), text=text)
+                there = Hint([*words, *(word for pair in pairs if pair[0] != "--venv" for word in pair)], text)
             hint = there if [*there.words] != [*words] else hint
         raise UsageError("no hosts were given", reasons=reasons, hint=hint, code="no-hosts")
     if is_writable_by_all(cwd):
