@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -76,8 +76,15 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
             hint=advise("play", "lint", *flags.files, text="this checks several:"),
         )
     book = read_playbook(flags.files[0], environ=os.environ, cwd=Path.cwd(), variables=flags.var, permits=permits)
-    named: dict[str, Any] = {"hostfile": hosts.hostfile, "hosts": hosts.hosts, "runs": context.state / "runs"}
-    inventory = select_play_hosts(book, **named, words=hosts.words, environ=os.environ, cwd=Path.cwd())
+    inventory = select_play_hosts(
+        book,
+        hostfile=hosts.hostfile,
+        hosts=hosts.hosts,
+        environ=os.environ,
+        cwd=Path.cwd(),
+        runs=context.state / "runs",
+        words=hosts.words,
+    )
     limit = hosts.limit
     chosen = None if limit is None else frozenset(limit_hosts(inventory, limit, context.state / "runs").names)
     same = select_attributes(flags, "tags", "skip_tags", "start_at", "diff")
