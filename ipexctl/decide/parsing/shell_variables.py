@@ -35,11 +35,12 @@ class ShellVariables:
         head = command.words[0] if command.words else ""
         if head == "shift":
             given = self.values.get("@", ())
-            self.values = {
-                name: value for name, value in self.values.items() if not _PARAMETER.search(f"${name} {value}")
-            }
+            texts = {name: f"${name} {value}" for name, value in self.values.items()}
+            self._room -= sum(map(len, texts.values()))
+            kept = [name for name, text in texts.items() if self._room >= 0 and not _PARAMETER.search(text)]
+            self.values = {name: self.values[name] for name in kept}
             count = (*command.words[1:], "1")[0]
-            if given and count.isdecimal() and not command.inside:
+            if given and self._room >= 0 and count.isdecimal() and not command.inside:
                 self.values |= name_parameters(given[int(count) :])
         if head not in _DECLARING:
             if all(map(_ASSIGNMENT.fullmatch, command.words)):

@@ -127,6 +127,15 @@ def test_parameters_are_others_behind_a_shift(shift: str, becomes: str) -> None:
     assert [*map(remove_marks, variables.expand(last.words[1]))] == [becomes]
 
 
+def test_shifts_look_at_no_more_than_variables_may_stand_for() -> None:
+    """Each looked at all variables: a script of 280 KB took minutes."""
+    *commands, last = split_commands("A=x\n" + "".join(f"A{n}=x\n" for n in range(3000)) + "shift\n" * 3000 + "x $A")
+    variables = ShellVariables(commands, {})
+    for command in commands:
+        variables.read(command)
+    assert [*map(remove_marks, variables.expand(last.words[1]))] == ["$A"]
+
+
 @pytest.mark.parametrize(("word", "becomes"), read_table("shell/a_variable_is_known_if_it_is_assigned_once_and_always"))
 def test_a_variable_is_known_if_it_is_assigned_once_and_always(word: str, becomes: list[str]) -> None:
     commands = split_commands(SCRIPT)
