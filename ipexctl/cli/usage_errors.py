@@ -50,7 +50,7 @@ _SAME_OPTIONS = {
     },
     "install": {"-i": "--index-url", "-U": "--upgrade", "-e": "--with", "--editable": "--with"},
     "ipexctl": {"-V": "--version"},
-    "run": {"--time": "--time-limit", "--background": "--detach"},
+    "run": {"--time": "--time-limit", "--background": "--detach", "-d": "--detach"},
     "exec": {"-t": "--timeout"},
     "stop": {"-9": "--kill"},
 }  # fmt: skip

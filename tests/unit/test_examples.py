@@ -111,7 +111,7 @@ def test_other_files_are_overwritten_by_force_only(cli: CliRunner) -> None:
     refused = cli.invoke(app, words, env={"COLUMNS": "300"})
     assert refused.exit_code == 2
     assert Path("models.py").read_text() == "mine"
-    hint = refused.stderr.splitlines()[-1].removeprefix("  hint: ipexctl ")
+    hint = refused.stderr.splitlines()[-1].partition("ipexctl ")[2]
     assert cli.invoke(app, shlex.split(hint)).exit_code == 0
     assert Path("models.py").read_text() != "mine"
 

@@ -37,6 +37,11 @@ DEFAULT_KNOWN = tuple(f"{USER.pw_dir}/.ssh/known_hosts{number}" for number in ("
 DEFAULT_GLOBAL = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 
+@pytest.fixture(autouse=True)
+def _own_home() -> None:
+    """Nothing: ssh takes the home of the account."""
+
+
 @pytest.fixture(autouse=True, scope="module")
 def same_account() -> Iterator[None]:
     """OpenSSH takes home and name from the user database, ipexctl from the environment: here they are the same."""
