@@ -42,8 +42,8 @@ list)
   done
   ;;
 pack)
-  alone=
-  if tar --help 2>/dev/null | grep -q -e --hard-dereference; then alone=--hard-dereference; fi
+  alone=  # of GNU tar, which would read a backslash in a name as an escape
+  if tar --help 2>/dev/null | grep -q -e --hard-dereference; then alone="--hard-dereference --no-unquote"; fi
   # A file that grows or goes away meanwhile ends tar with 1 or 2; what came is judged by what arrives.
   xargs -0 tar -chf - $alone --
   exit 0

@@ -86,7 +86,7 @@ def test_odd_names_and_links_of_a_host_stay_where_they_are_meant(workspace: Work
     work, odd = find_place(workspace.path), "$'\\n\\033[31m\\377'"
     lines = [
         f"cd {work}/out && ln -s /etc/passwd secret && ln -s .. up && ln -s 'ck 1.pt' latest && ln 'ck 1.pt' hard",
-        f"cd {work}/out && touch -- -rf ';x' '$(id)' {odd} && mkfifo pipe",
+        f"cd {work}/out && touch -- -rf ';x' '$(id)' 'a\\b' {odd} && mkfifo pipe",
     ]
     for line in lines:
         done = cluster.exec("node0", ["bash", "-c", line])
@@ -95,7 +95,17 @@ def test_odd_names_and_links_of_a_host_stay_where_they_are_meant(workspace: Work
     names = {os.fsencode(name) for name in here(workspace)}
     assert names == {
         b"node0/out/" + name
-        for name in (b"ck 1.pt", b"deep/log.txt", b"run.sh", b"hard", b"-rf", b";x", b"$(id)", b"\n\x1b[31m\xff")
+        for name in (
+            b"ck 1.pt",
+            b"deep/log.txt",
+            b"run.sh",
+            b"hard",
+            b"-rf",
+            b";x",
+            b"$(id)",
+            b"a\\b",
+            b"\n\x1b[31m\xff",
+        )
     }
     assert here(workspace)["node0/out/hard"] == b"node0" * 1000
     assert "links below a directory are not followed: out/latest, out/secret, out/up" in result.err
