@@ -289,8 +289,8 @@ def read_disks(bundle: ProbeOutput) -> tuple[Disk, ...]:
             above = [at for at in sizes if existing_path == at or existing_path.startswith(at.rstrip("/") + "/")]
             mount = max(above, key=len, default="")
             size, free = sizes.get(mount, (None, None))
-            where = (mount, types.get(mount, ""), size, writable, executable.get(mount))
-            disks.setdefault(path, Disk(path, free, *where))
+            disk = Disk(path, free, mount, types.get(mount, ""), size, writable, executable.get(mount))
+            disks.setdefault(path, disk)
     return tuple(disks.values())
 
 

@@ -383,7 +383,7 @@ def _needs_intel(stack: Stack) -> bool:
 
 
 def _build_wheels(request: LockRequest, search: _Search, asked: Sequence[str]) -> _Search:
-    """Builds the wheels that ``--build`` names; returns where they are found, too. Raises `UsageError`."""
+    """Builds the wheels that ``--build`` names; returns the search with their directories. Raises `UsageError`."""
     names = [canonicalize_name(name) for name in request.task.build]
     sources = search.sources
     built = packages.build_sources(packages.find_uv(), names, asked, request.target, sources, request.context.cache)
