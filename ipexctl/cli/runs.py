@@ -13,7 +13,7 @@ import typer
 
 from ipexctl.cli.command import HostSelection, command, confirm, get_words
 from ipexctl.cli.help_page import COMMANDS
-from ipexctl.cli.usage_errors import find_nearest
+from ipexctl.cli.words import find_nearest
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context

@@ -4,9 +4,8 @@ words."""
 from __future__ import annotations
 
 import os
-import re
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from shutil import get_terminal_size
@@ -18,55 +17,37 @@ from typer.core import TyperGroup
 from ipexctl.cli.command_options import find_model, read_options
 from ipexctl.cli.help_page import write_program_help
 from ipexctl.cli.launch_options import translate_options
+from ipexctl.cli.other_tools import (
+    NAMES_IN_LAB,
+    OTHER_NAMES,
+    PROGRAMS,
+    PYTHON_OPTIONS,
+    advise_option,
+    name_destination,
+    name_package,
+)
 from ipexctl.cli.plain_values import PlainValues
+from ipexctl.cli.words import (
+    HOST_OPTIONS,
+    find_nearest,
+    find_value,
+    leave_out,
+    move_behind_script,
+    replace_word,
+    start_python,
+)
 
 if TYPE_CHECKING:
     from ipexctl.model.errors import UsageError
 
 WrongWords: Any = typer.BadParameter.__base__  # what the parser raises; has ``message`` and ``ctx``
 _WORDS = "ipexctl.words"  # in a context's ``meta``: the whole command line
-_HOST_OPTIONS = ("-f", "--hostfile", "--hosts", "-l", "--limit")
 _HELP_COLUMNS = 80  # columns of a help
-_VALUE_LIKENESS = 0.6  # least likeness of a value and the one it is taken for: that of difflib.get_close_matches
 _SECOND_WORDS = {"lint": "play", "why": "stacks", "up": "lab", "down": "lab", "demo": "lab"}  # and what is before them
-_OTHER_NAMES = {  # of commands, and what they are called here
-    "compare": "report", "diff": "report", "show": "report", "status": "ps", "kill": "stop", "sweep": "run",
-    "start": "run", "train": "run", "launch": "run", "submit": "run", "version": "--version", "ssh": "shell",
-    "login": "shell", "ls": "ps", "list": "ps", "cancel": "stop", "check": "doctor", "setup": "install",
-    "top": "ps", "htop": "ps", "push": "sync", "copy": "sync", "upload": "sync", "pull": "fetch", "get": "fetch",
-    "download": "fetch",
-}  # fmt: skip
-_NAMES_IN_LAB = {"start": "up", "create": "up", "stop": "down", "destroy": "down", "list": "status", "ls": "status"}
-# Options that a command does not have: why, and the words of the command that helps.
-_OTHER_OPTIONS = {
-    ("stop", "--all"): ("it ends the run that is named; this lists them, each with its name", ["ps"]),
-    ("play", "--syntax-check"): ("a playbook is only read by play lint", ["play", "lint", "playbook.yaml"]),
-}
-# Options of Ansible, of pip and of others, and those of the command that mean the same.
-_SAME_OPTIONS = {
-    "play": {
-        "-i": "-f", "--inventory": "-f", "-e": "--var", "--extra-vars": "--var", "-C": "--check", "-D": "--diff",
-        "--list-tasks": "--list-steps", "--start-at-task": "--start-at",
-    },
-    "install": {"-i": "--index-url", "-U": "--upgrade", "-e": "--with", "--editable": "--with"},
-    "ipexctl": {"-V": "--version"},
-    "run": {"--time": "--time-limit", "--background": "--detach", "-d": "--detach"},
-    "exec": {"-t": "--timeout"},
-    "stop": {"-9": "--kill"},
-}  # fmt: skip
-_OF_RSYNC = re.compile("-[aAhHnPrtuvXz]+")
-_SSH_SETTINGS = {"-i": "key", "-J": "jump", "-l": "user", "-p": "port"}  # and those of a host
-_RELEASE_OPTIONS: dict[str, tuple[str, list[str]]] = {  # by package: with its version, and without one
-    "torch": ("--torch", []),
-    "intel_extension_for_pytorch": ("--ipex", ["--track", "ipex"]),
-    "oneccl_bind_pt": ("--oneccl", ["--backend", "ccl"]),
-}
 _OTHER_VALUES = {"nccl": "auto", "xccl": "auto", "mpi": "impi", "oneccl": "ccl"}  # of options, and which is meant
-_PYTHON_OPTIONS = ("-c", "-u", "-O", "-X")  # of the interpreter, which is started as a program
 _ENDING = ("stop", "uninstall", "down")  # commands that end or remove: "htop" means none of them
 _ENDING_LIKENESS = 0.9
-_PROGRAMS = ("python", "python3", "mpirun", "mpiexec", "torchrun")
-_NAME_LIKENESS = 0.75  # the same of options and commands: those that are less alike mean other things
+_NAME_LIKENESS = 0.75  # least likeness of options and of commands: those that are less alike mean other things
 
 
 def list_own_options(params: Iterable[Any]) -> dict[str, bool]:
@@ -177,7 +158,7 @@ def describe_wrong_words(error: Any, words: Sequence[str]) -> UsageError:
 
     path = error.ctx.command_path if error.ctx else "ipexctl"
     sentence, better, reasons = _describe_mistake(error, path.partition(" ")[2] or "ipexctl", words)
-    if better and _find_value(words, ["--hosts"]) is None:
+    if better and find_value(words, ["--hosts"]) is None:
         better = _prefer_limit(better)
     hint = shlex.join(["ipexctl", *better]) if better else f"{path} --help"
     return UsageError(sentence, reasons=reasons, hint=hint)
@@ -207,15 +188,15 @@ def _describe_mistake(error: Any, verb: str, words: Sequence[str]) -> _Mistake:
 
 def _describe_needless_words(error: NeedlessWords, verb: str, words: Sequence[str]) -> _Mistake:
     sentence = f"{verb} takes no argument {', '.join(map(repr, error.words))}"
-    better = _leave_out(words, error.words)
+    better = leave_out(words, error.words)
     if verb == "install":
-        better += [part for word in error.words for part in _name_package(word)]
+        better += [part for word in error.words for part in name_package(word)]
     elif verb == "uninstall":  # without them it would remove more than they name
         packages = [part for word in error.words for part in ("--without", word)]
         better = [*(replace_word(better, "uninstall", "install") or better), *packages]
         return _Mistake(sentence, better, ["it removes the whole environment; install takes packages out of it"])
     elif verb == "sync" and len(error.words) == 1:
-        return _Mistake(sentence, _name_destination(better, error.words[0]))
+        return _Mistake(sentence, name_destination(better, error.words[0]))
     elif not any(param.param_type_name == "argument" for param in error.ctx.command.params):
         own = list_own_options(error.ctx.command.params)
         if "-f" not in own and not ("--hosts" in own and error.words[0].isdigit()):
@@ -224,30 +205,11 @@ def _describe_needless_words(error: NeedlessWords, verb: str, words: Sequence[st
     return _Mistake(sentence, better)
 
 
-def _leave_out(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The command line without arguments; the same words that options have for their values stay."""
-    left = list(words)
-    for name in names:
-        places = [at for at, word in enumerate(left) if word == name]
-        del left[next((at for at in places if not left[at - 1].startswith("-")), places[-1])]
-    return left
-
-
-def _name_destination(words: Sequence[str], target: str) -> list[str] | None:
-    """The command line of sync with the options for a destination as rsync has it; None where they say otherwise."""
-    host, colon, path = target.rpartition(":")
-    taken = [*(_HOST_OPTIONS if host else ()), "--workdir", "--delete"]  # rsync deletes in a directory below it
-    if _find_value(words, taken) is not None or not (colon or path.startswith(("/", "~"))):
-        return None
-    path = path if path.startswith(("/", "~")) or not path else f"~/{path}"
-    return [*words, *(["--hosts", host] if host else []), *(["--workdir", path] if path else [])]
-
-
 def name_hosts(words: Sequence[str], names: Sequence[str]) -> Sequence[str]:
     """Returns the command line with those of its words as an option that name hosts, or a hostfile; without them where
     it has such an option."""
-    better = _leave_out(words, names)
-    if _find_value(words, _HOST_OPTIONS) is not None:
+    better = leave_out(words, names)
+    if find_value(words, HOST_OPTIONS) is not None:
         return better
     if len(names) == 1 and Path(names[0]).is_file():
         return [*better, "-f", names[0]]
@@ -255,13 +217,13 @@ def name_hosts(words: Sequence[str], names: Sequence[str]) -> Sequence[str]:
 
 
 def _describe_wrong_command(error: NoSuchCommand, verb: str, words: Sequence[str]) -> _Mistake:
-    names = _NAMES_IN_LAB if verb == "lab" else _OTHER_NAMES
+    names = NAMES_IN_LAB if verb == "lab" else OTHER_NAMES
     meant = names.get(error.word) or find_nearest(error.word, error.names, _NAME_LIKENESS)
     if meant in _ENDING and error.word not in names:
         meant = find_nearest(error.word, [meant], _ENDING_LIKENESS)
     is_own = meant in error.names or (meant == "--version" and verb == "ipexctl")
     better = replace_word(words, error.word, meant if is_own else None)
-    group = "run" if error.word.endswith(".py") or error.word in _PROGRAMS else _SECOND_WORDS.get(error.word)
+    group = "run" if error.word.endswith(".py") or error.word in PROGRAMS else _SECOND_WORDS.get(error.word)
     at = words.index(error.word)
     if group is not None and group in error.names:
         better = [*words[:at], group, *words[at:]]
@@ -283,35 +245,24 @@ def _describe_wrong_option(error: Any, verb: str, words: Sequence[str]) -> _Mist
     begin = words.index(verb.split()[-1]) + 1 if starts_script else 0
     foreign = translate_options(words[begin:], own) if starts_script else None
     sentence = f"{verb} has no option {name}"
-    if starts_script and name in _PYTHON_OPTIONS and name in words and not (_find_value(words, [name]) or "").isdigit():
-        return _Mistake(sentence, _start_python(words, name, own))
+    if starts_script and name in PYTHON_OPTIONS and name in words and not (find_value(words, [name]) or "").isdigit():
+        return _Mistake(sentence, start_python(words, name, own))
     if foreign and name in foreign.names:
         better = foreign.words and [*words[:begin], *foreign.words]
         return _Mistake(f"{verb} has no option {', '.join(foreign.names)}", better, foreign.reasons)
-    same = f"-{name}" if f"-{name}" in own else _SAME_OPTIONS.get(verb, {}).get(name)  # -fix: the parser reads -f ix
+    same = f"-{name}" if f"-{name}" in own else None  # -fix, which the parser reads as -f ix
     if better := replace_word(words, name, same):
         return _Mistake(sentence, better)
-    if name == "-y" and verb in ("install", "uninstall"):
-        return _Mistake(sentence, [word for word in words if word != name], [f"{verb} asks nothing"])
-    if (verb, name) in _OTHER_OPTIONS:
-        reason, better = _OTHER_OPTIONS[verb, name]
-        return _Mistake(sentence, better, [reason])
-    if verb in ("sync", "fetch") and (letters := "".join(filter(_OF_RSYNC.fullmatch, words))) and name in f"-{letters}":
-        better = [word for word in words if not _OF_RSYNC.fullmatch(word)] + ["--dry-run"] * ("n" in letters)
-        return _Mistake(
-            sentence, better, [f"{verb} has no options of rsync: it copies directories, and only what has changed"]
-        )
-    if verb == "shell" and name in _SSH_SETTINGS:
-        reason = "a host's user, port, key and jump host are written beside it, or in ~/.ssh/config"
-        return _Mistake(sentence, _name_settings(words), [reason])
-    value = _find_value(words, [name])
+    if advice := advise_option(verb, name, words):
+        return _Mistake(sentence, *advice)
+    value = find_value(words, [name])
     bare = value is None or (value.startswith("-") and name in words)  # not --name=-1
     fitting = [param for param in options if param.is_flag or param.count or not bare]
     names = [each for param in fitting for each in (*param.opts, *param.secondary_opts)]
     nearest = find_nearest(name, names, _NAME_LIKENESS)
     if better := _restore_value(error.ctx, words) or replace_word(words, name, nearest):
         return _Mistake(sentence, better)
-    if starts_script and (better := _move_behind_script(words, name, own)):
+    if starts_script and (better := move_behind_script(words, name, own)):
         return _Mistake(sentence, better, ["options of the script stand after it"])
     commands = error.ctx.command.commands if verb == "ipexctl" else ()
     for at, word in enumerate(words):
@@ -320,35 +271,12 @@ def _describe_wrong_option(error: Any, verb: str, words: Sequence[str]) -> _Mist
     return _Mistake(sentence)
 
 
-def _name_settings(words: Sequence[str]) -> list[str] | None:
-    """The command line of shell with options of ssh as settings of its host; None where it has others, too."""
-    at, settings = words.index("shell") + 1, list[str]()
-    while words[at] in _SSH_SETTINGS and words[at + 2 :]:
-        settings.append(f"{_SSH_SETTINGS[words[at]]}={words[at + 1]}")
-        at += 2
-    if words[at].startswith("-"):
-        return None
-    host = words[at].rpartition("@")[2]
-    return ["shell", "--hosts", " ".join([words[at], *settings]), host, *words[at + 1 :]]
-
-
-def _name_package(word: str) -> list[str]:
-    """The options of install that take a requirement as pip does: those of a release have options of their own."""
-    if word.endswith(".txt"):
-        return ["-r", word]
-    name, _, release = word.partition("==")
-    option, alone = _RELEASE_OPTIONS.get(name.replace("-", "_"), ("", []))
-    if not option:
-        return ["--with", word]
-    return [option, release] if release else [*alone]
-
-
 def _prefer_limit(words: Sequence[str]) -> Sequence[str]:
     """The command line with ``--limit`` in place of ``--hosts`` where a hostfile in use has all of these hosts."""
     from ipexctl.model.errors import UsageError
     from ipexctl.verbs.common.select import select_hosts
 
-    limit, hostfile = _find_value(words, ["--hosts"]), _find_value(words, ["-f", "--hostfile"])
+    limit, hostfile = find_value(words, ["--hosts"]), find_value(words, ["-f", "--hostfile"])
     if limit is None:
         return words
     try:
@@ -365,7 +293,7 @@ def _describe_wrong_value(error: Any, words: Sequence[str]) -> tuple[str, list[s
     param, option, better = error.param, _find_option(error), None
     names = [*param.opts, *param.secondary_opts]
     name = param.opts[-1] if param.param_type_name == "option" else f"the argument of {error.ctx.info_name}"
-    value = _find_value(words, names)
+    value = find_value(words, names)
     what = describe_error({"type": "", "loc": (), "msg": error.message, "input": None})
     kind = option.type if option else None
     literal = next((each for each in (kind, *get_args(kind)) if get_origin(each) is Literal), None)
@@ -425,71 +353,4 @@ def _restore_value(ctx: Any, words: Sequence[str]) -> list[str] | None:
     for at, (before, word) in enumerate(pairwise(words), 1):
         if word.endswith(".py") and examples.get(before):
             return [*words[:at], examples[before], *words[at:]]
-    return None
-
-
-def _start_python(words: Sequence[str], option: str, own: Collection[str]) -> list[str]:
-    """The command line that starts Python with an option of it: behind the command's own ones."""
-    at = words.index(option)
-    script = next((at for at, word in enumerate(words) if word.endswith(".py")), len(words))
-    end = next((each for each in range(at + 1, script) if words[each].partition("=")[0] in own), script)
-    return [*words[:at], *words[end:script], "python", *words[at:end], *words[script:]]
-
-
-def _move_behind_script(words: Sequence[str], option: str, own: Collection[str]) -> list[str] | None:
-    """The command line with an option and its values behind the script; None without a script."""
-    first = next((at for at, word in enumerate(words) if word.partition("=")[0] == option), len(words))
-    script = next((at for at, word in enumerate(words) if at > first and word.endswith(".py")), None)
-    if script is None:
-        return None
-    end = next((at for at in range(first + 1, script) if words[at].partition("=")[0] in own), script)
-    return [*words[:first], *words[end : script + 1], *words[first:end], *words[script + 1 :]]
-
-
-def _find_value(words: Sequence[str], names: Sequence[str]) -> str | None:
-    """Returns what the command line has behind one of these names."""
-    for word, following in zip(words, [*words[1:], None], strict=True):
-        name, equal, value = word.partition("=")
-        if name in names:
-            return value if equal else following
-    return None
-
-
-def find_nearest(word: str, names: Sequence[str], least: float = _VALUE_LIKENESS) -> str | None:
-    """The name that is most like the word: two letters exchanged, one letter less, one missing, one other,
-    else those that most of it shares, from ``least`` on; of several the one that begins alike."""
-    from difflib import SequenceMatcher
-
-    def compute_likeness(name: str) -> tuple[float, int]:
-        different = sum(a != b for a, b in zip(word, name, strict=True)) if len(name) == len(word) else len(name)
-        if different <= 2 and sorted(name) == sorted(word):
-            return 1.0, 0
-        if name[:-1] == word or any(word[:at] + word[at + 1 :] == name for at in range(len(word))):
-            return 0.995, 0
-        if any(name[:at] + name[at + 1 :] == word for at in range(len(name))):
-            return 0.992, 0
-        if different == 1 and len(word) > 2:
-            return 0.99, 0
-        same = next(
-            (at for at, (a, b) in enumerate(zip(word, name, strict=False)) if a != b), min(len(word), len(name))
-        )
-        return SequenceMatcher(None, word.lstrip("-"), name.lstrip("-")).ratio(), same
-
-    best = max(names, key=compute_likeness, default=None)
-    return best if best is not None and compute_likeness(best)[0] >= least else None
-
-
-def replace_word(words: Sequence[str], old: str, new: str | None) -> list[str] | None:
-    """The command line with another word in place of the first that is ``old``, or the option or value ``old``."""
-    if new is None:
-        return None
-    for at, word in enumerate(words):
-        name, equal, value = word.partition("=")
-        if word == old:
-            return [*words[:at], new, *words[at + 1 :]]
-        if equal and old in (name, value):
-            replaced = f"{new}={value}" if name == old else f"{name}={new}"
-            if old == new:
-                replaced = new
-            return [*words[:at], replaced, *words[at + 1 :]]
     return None
