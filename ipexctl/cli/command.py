@@ -10,7 +10,7 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from inspect import Parameter, Signature, getdoc
 from itertools import product
@@ -169,7 +169,8 @@ class _Generated(HelpPage):
         single = isinstance(self, TyperCommand)
         ctx.allow_extra_args = ctx.allow_extra_args or single
         own = list_own_options(self.params)
-        if long := find_long_option(args, own, before_what=not ctx.allow_interspersed_args):
+        long = find_long_option(args, own, before_what=not ctx.allow_interspersed_args)
+        if long and not ctx.resilient_parsing:
             raise NoSuchOption(long, ctx)
         try:
             super().parse_args(ctx, words)  # type: ignore[misc]
@@ -177,24 +178,23 @@ class _Generated(HelpPage):
             error.ctx = error.ctx or ctx
             raise
         if not ctx.resilient_parsing:
-            _refuse_glued_values(self.params, ctx, args)
-            names = {name for name in own if name[:2] == "--"} & {*args}  # sync --exclude --dry-run would copy
-            for param in self.params if names else ():
-                value = ctx.params.get(param.name)
-                if param.param_type_name == "option" and names & {
-                    *(value if isinstance(value, list | tuple) else [value])
-                }:
-                    raise NoValue(param.opts[-1], ctx)
+            _refuse_values(self.params, own, ctx, args)
         if single and ctx.args and not ctx.resilient_parsing:
             raise NeedlessWords(ctx.args, ctx)
         return ctx.args
 
 
-def _refuse_glued_values(params: Iterable[Any], ctx: Any, args: list[str]) -> None:
-    """Raises `typer.BadParameter` for a short option with "=" before its value, such as ``-f=FILE``."""
+def _refuse_values(params: Iterable[Any], own: Collection[str], ctx: Any, args: list[str]) -> None:
+    """Raises `WrongWords` for values of options that cannot be meant: one with a "=" before it (``-f=FILE``), and an
+    option of the command: ``sync --exclude --dry-run`` would copy."""
+    named = {name for name in own if name.startswith("--")} & {*args}
     for param in params:
+        if param.param_type_name != "option":
+            continue
         value = ctx.params.get(param.name)
         values = value if isinstance(value, list | tuple) else (value,)
+        if named & {*values}:
+            raise NoValue(param.opts[-1], ctx)
         glued = [f"{name}{each}" for name, each in product(param.opts, values) if str(each).startswith("=")]
         if given := next((word for word in glued if word in args), None):
             raise typer.BadParameter(given, ctx, param)
