@@ -197,12 +197,17 @@ def _describe_needless_words(error: NeedlessWords, verb: str, words: Sequence[st
         return _Mistake(sentence, better, ["it removes the whole environment; install takes packages out of it"])
     elif verb == "sync" and len(error.words) == 1:
         return _Mistake(sentence, name_destination(better, error.words[0]))
-    elif not any(param.param_type_name == "argument" for param in error.ctx.command.params):
-        own = list_own_options(error.ctx.command.params)
-        if "-f" not in own and not ("--hosts" in own and error.words[0].isdigit()):
-            return _Mistake(sentence, better)
+    elif _takes_hosts(error.ctx.command.params, error.words):
         return _Mistake(sentence, name_hosts(words, error.words))
     return _Mistake(sentence, better)
+
+
+def _takes_hosts(params: Iterable[Any], words: Sequence[str]) -> bool:
+    """Whether words without an option may be the hosts of a command: their names, or their number, as of ``lab up``."""
+    if any(param.param_type_name == "argument" for param in params):
+        return False
+    own = list_own_options(params)
+    return "-f" in own or ("--hosts" in own and words[0].isdigit())
 
 
 def name_hosts(words: Sequence[str], names: Sequence[str]) -> Sequence[str]:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ipexctl.act.inputs import expand_home, is_writable_by_all, read_input, read_variable_files, refuse_planted
 from ipexctl.data import read_data
@@ -130,6 +130,16 @@ def _find_last_failed_hosts(runs: Path) -> tuple[str, tuple[str, ...]]:
         if report.hosts:
             return read_name(directory), tuple(host.host for host in report.hosts if not host.good or host.host in lost)
     return "", ()
+
+
+def _repeat_with_hosts(words: Sequence[str], flags: Sequence[str]) -> Hint | None:
+    """The hint to type the command again with the options of the last one; None where it takes none of them."""
+    text = "name a file (-f HOSTFILE), or the hosts; those of the last command:"
+    hint = complete_hint(advise(*words, text=text), flags)
+    if words[0] in ("hosts", "play"):  # `complete_hint` leaves the hosts of these to the playbook
+        pairs = zip(flags[::2], flags[1::2], strict=False)
+        hint = Hint([*words, *(word for pair in pairs if pair[0] != "--venv" for word in pair)], text)
+    return None if [*hint.words] == [*words] else hint
 
 
 def _find_last_flags(runs: Path, cwd: Path) -> Sequence[str]:
@@ -302,20 +312,11 @@ def _find_playbook(path: str, cwd: Path) -> str:
     return str(bundled)
 
 
-def select_play_hosts(
-    play: Play,
-    *,
-    hostfile: str | None,
-    hosts: str | None,
-    environ: Mapping[str, str],
-    cwd: Path,
-    runs: Path | None = None,
-    words: Sequence[str] = ("doctor",),
-) -> Inventory:
-    """The hosts of ``--hosts`` or ``--hostfile``, else the play's, else as `select_hosts`. Raises `UsageError`."""
-    own = read_play_hosts(play, cwd) if hosts is None and hostfile is None else None
-    named = {"hostfile": hostfile, "hosts": hosts}
-    return own or select_hosts(**named, limit=None, environ=environ, cwd=cwd, runs=runs, words=words)
+def select_play_hosts(play: Play, *, cwd: Path, **given: Any) -> Inventory:
+    """The hosts of ``--hosts`` or ``--hostfile``, else the play's, else as `select_hosts`, whose arguments but the
+    limit are ``given``. Raises `UsageError`."""
+    own = read_play_hosts(play, cwd) if given["hosts"] is None and given["hostfile"] is None else None
+    return own or select_hosts(**given, cwd=cwd, limit=None)
 
 
 def read_play_hosts(play: Play, cwd: Path) -> Inventory | None:
@@ -340,13 +341,7 @@ def _read_default_hostfile(cwd: Path, runs: Path | None, words: Sequence[str]) -
             again = [words[0], "-f", str(lab), *words[1:]]
             hint = advise(*again, text="name a file (-f HOSTFILE), or the hosts; a lab is up:")
         elif runs:
-            text = "name a file (-f HOSTFILE), or the hosts; those of the last command:"
-            flags = _find_last_flags(runs, cwd)
-            there = complete_hint(advise(*words, text=text), flags)
-            if words[0] in ("hosts", "play"):  # other hints of them leave the hosts to the playbook
-                pairs = zip(flags[::2], flags[1::2], strict=False)
-                there = Hint([*words, *(word for pair in pairs if pair[0] != "--venv" for word in pair)], text)
-            hint = there if [*there.words] != [*words] else hint
+            hint = _repeat_with_hosts(words, _find_last_flags(runs, cwd)) or hint
         raise UsageError("no hosts were given", reasons=reasons, hint=hint, code="no-hosts")
     if is_writable_by_all(cwd):
         reasons = ["./hostfile is ignored: everyone can write to the directory it lies in"]
