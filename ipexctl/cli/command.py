@@ -23,7 +23,7 @@ from typer.core import TyperCommand
 
 from ipexctl.cli.command_options import Option, find_model, read_options
 from ipexctl.cli.help_page import LONG_HELP, HelpPage
-from ipexctl.cli.launch_options import find_long_option
+from ipexctl.cli.other_launchers import find_long_option
 from ipexctl.cli.plain_values import PlainValues, convert_plain_values
 from ipexctl.cli.usage_errors import CommandGroup, NeedlessWords, NoSuchOption, NoValue, WrongWords, list_own_options
 from ipexctl.cli.words import replace_word

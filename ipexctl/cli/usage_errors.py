@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from ipexctl.cli.command_options import find_model, read_options
 from ipexctl.cli.help_page import write_program_help
-from ipexctl.cli.launch_options import translate_options
+from ipexctl.cli.other_launchers import translate_options
 from ipexctl.cli.other_tools import (
     NAMES_IN_LAB,
     OTHER_NAMES,

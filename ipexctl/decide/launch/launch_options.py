@@ -30,7 +30,7 @@ class LaunchOptions(LaunchWords):
             word = self.words.pop(0)
             if word == "--":
                 break
-            self._read_option(level, word)
+            self.read_option(level, word)
             if "module" in level.given and program.kind == "prefix":  # Python's: the rest is the module's
                 break
         for name, meaning in program.options.items() if program.prefix else ():
@@ -38,7 +38,8 @@ class LaunchOptions(LaunchWords):
             if (words := self.options.pop(f"-e {variable}", ())) and name not in level.given:
                 self.apply_meaning(level, meaning.rstrip("!"), words[-1].partition("=")[2], variable)
 
-    def _read_option(self, level: Level, word: str) -> None:
+    def read_option(self, level: Level, word: str) -> None:
+        """Reads an option, and its values among the words behind it. Raises `UsageError` as `read_options`."""
         program = level.program
         spelled, equals, value = word.partition("=")
         name = program.find_option(spelled)

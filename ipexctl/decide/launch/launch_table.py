@@ -53,11 +53,12 @@ class LaunchTable(Record):
     mentions: frozenset[str]
     modules: Mapping[str, str]  # of each rank, by two words that start ranks themselves
 
-    def find_meaning(self, word: str) -> str:
-        """Returns what an option means in the first program where it is more than left out; empty if none has it."""
+    def find_owner(self, word: str) -> Program | None:
+        """Returns the first program that has an option, best one that does more than leave it out; None: none has."""
         name = word.lstrip("-").replace("_", "-")
-        meanings = [each.options[name] for each in self.programs.values() if name in each.options]
-        return next((each for each in meanings if not each.startswith(("own", "left"))), next(iter(meanings), ""))
+        owners = [each for each in self.programs.values() if name in each.options]
+        telling = (each for each in owners if not each.options[name].startswith(("own", "left")))
+        return next(telling, next(iter(owners), None))
 
     def find_program(self, words: Sequence[str]) -> tuple[Program, int] | None:
         """Returns the program at the beginning of a command, and the number of words of its name."""

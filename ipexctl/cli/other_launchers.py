@@ -1,14 +1,16 @@
 """Options with one dash, and those of other launchers before the script of ``run``: what they are here
 (`data/launchers.toml`)."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-_OPTIONS = {"ranks": "-n", "ppn": "--ppn", "hosts": "--hosts", "hostfile": "-f"}
-_COUNTS = {"ranks", "ppn"}
-_WITH_VALUES = {*_OPTIONS, "variable", "names"}  # what other launchers have otherwise than the command
-_PAIRS = {"mca", "pair"}  # options with two values
+if TYPE_CHECKING:
+    from ipexctl.decide.launch.launch_table import LaunchTable, Program
+
+_WITH_VALUES = {"ranks", "ppn", "hosts", "hostfile", "variable", "names"}  # otherwise than the command has them
 # Words that scripts have for options of their own, too: those of a script stand behind it.
 _OF_SCRIPTS = {"config-file", "debug", "log-dir", "log-level", "log-path", "mixed-precision", "rank", "timeout"}
 _OF_LAUNCHERS = {"oversubscribe", "cpu", "gpus"}  # of those that have no counterpart
@@ -54,23 +56,24 @@ def translate_options(words: Sequence[str], own: Mapping[str, bool]) -> ForeignO
     reasons: list[str] = []
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
         word = rest.pop(0)
-        name, equal, value = word.partition("=")
-        meaning = "" if name in own else table.find_meaning(name)
+        name = word.partition("=")[0]
+        program = None if name in own else table.find_owner(name)
+        meaning = program.options[name.lstrip("-").replace("_", "-")] if program else ""
         is_own = f"-{name}" in own and meaning not in _WITH_VALUES  # with one dash too few
-        if not meaning or is_own or not _is_of_launcher(name, meaning):
+        if program is None or is_own or not _is_of_launcher(name, meaning):
             count = _count_values(word, rest, own)
             kept += [word, *rest[:count]]
             del rest[:count]
             continue
         names.append(name)
-        options, count = _replace_option(meaning, [value] if equal else rest)
+        options, count = _read_option(table, program, [word, *rest])
         unknown |= options is None or any(option not in own for option in options[:1])
         if options == [] and meaning.startswith("nodes"):
             reasons = ["the hosts are all of the hostfile, or those of --hosts or --limit"]
         elif options == []:
             left.append(name)
         kept += options or []
-        del rest[: 0 if equal else count]
+        del rest[: count - 1]
     if left:
         reasons.append(f"left out: {', '.join(left)} (run does it itself, or has nothing in its place)")
     return ForeignOptions(names, reasons, None if unknown else [*kept, *rest])
@@ -97,32 +100,19 @@ def _is_of_launcher(name: str, meaning: str) -> bool:
     return not meaning.startswith(("own", "left")) or "-" in plain
 
 
-def _replace_option(meaning: str, values: Sequence[str]) -> tuple[list[str] | None, int]:
-    """Returns the options of ``run`` for one of another launcher (none: it is left out; None: it has no counterpart),
-    and how many of the words behind it are its values."""
-    kind, bare = meaning.rstrip("!"), meaning.endswith("!")
-    value = values[0] if values else ""
-    if kind.startswith(("own", "left", "nodes", "map-by")):
-        return [], 0 if bare else 1
-    if kind in _PAIRS:
-        return [], 2
-    if kind in _COUNTS and value in ("auto", "cpu"):  # of torchrun: as many as it thinks fit
-        return [], 1
-    if kind in _COUNTS and not value.isdigit():
-        return None, 1
-    if kind in _OPTIONS:
-        return [_OPTIONS[kind], value], 1
-    if kind == "ppn 1":
-        return ["--ppn", "1"], 0
-    if kind == "variable" and "=" not in value:  # of Hydra: -genv NAME VALUE
-        return (["-e", f"{value}={values[1]}"], 2) if len(values) > 1 else (None, 1)
-    if kind == "variable":
-        return ["-e", value], 1
-    if kind == "names":
-        option = "-e" if "=" in value else "--pass-env"
-        return [word for each in value.split(",") for word in (option, each)], 1
-    if kind == "seconds":
-        return ["--time-limit", value], 1
-    if not kind.startswith("--"):
-        return None, 0 if bare else 1
-    return (kind.split(), 0) if bare else ([kind, value], 1)
+def _read_option(table: LaunchTable, program: Program, words: Sequence[str]) -> tuple[list[str] | None, int]:
+    """Returns the options of ``run`` for the one of a program that the words begin with (none: it is left out; None: it
+    has no counterpart), and how many of the words it takes."""
+    from ipexctl.decide.launch.launch_counts import Level
+    from ipexctl.decide.launch.launch_options import LaunchOptions
+    from ipexctl.model.errors import UsageError
+
+    reader, level = LaunchOptions(table), Level(program)
+    reader.words = [*words[1:]]
+    try:
+        reader.read_option(level, words[0])
+    except UsageError:
+        return None, len(words) - len(reader.words)
+    hosts = ",".join(f"{name}:{slots}" if slots else name for name, slots in reader.hosts)
+    pairs = [("-n", level.ranks), ("--ppn", level.ppn), ("--hosts", hosts), *reader.options.values()]
+    return [word for pair in pairs if pair[-1] for word in pair], len(words) - len(reader.words)
