@@ -127,8 +127,12 @@ def _make_client(hub: Any) -> Any:
 
 def _check_headers(hub: Any, response: Any) -> None:
     """An ETag becomes a part of a file's name. The token goes to the address by which a file of Xet is had, and what
-    comes then is read without a bound: from another hub than huggingface.co, the file is had as others are."""
+    comes then is read without a bound: from another hub than huggingface.co, the file is had as others are. How long to
+    wait is no hub's to say beyond 999 s."""
     headers = response.headers
+    for name in ("Retry-After", "RateLimit"):
+        if re.search(r"\d{4}", headers.get(name, "")):
+            del headers[name]
     if any("/" in headers.get(name, "").removeprefix("W/") for name in ("ETag", "X-Linked-ETag")):
         raise ValueError("the hub's answer is malformed: an ETag with a slash")
     route = response.links.get("xet-auth", {}).get("url") or headers.get("X-Xet-Refresh-Route", "")
@@ -167,7 +171,7 @@ def _explain_errors(hub: Any, reference: HubReference) -> Iterator[None]:
         what, reasons, hint = f"{name} has no revision {printable(reference.revision, 100)}", [], ""
     except errors.RepositoryNotFoundError:
         what = f"the hub has no {reference.kind} {name}, or it is private"
-    except (errors.HTTPError, OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+    except Exception as error:  # whatever an answer makes huggingface_hub raise, also of addresses and numbers
         lines = [printable(strip_credentials(line), 300) for line in str(error).splitlines() if line.strip()]
         what, reasons, hint = f"{name} cannot be downloaded from the hub", lines[:3], ""
     raise UsageError(what, reasons=reasons, hint=hint or None, exit=Exit.STEP, code="hub")

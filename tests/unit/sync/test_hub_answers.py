@@ -115,6 +115,38 @@ def test_an_error_in_place_of_a_file_is_unpacked_within_a_bound(hub: Hub, tmp_pa
     assert refused.value.reasons == ("the hub's answer has more than 64 MiB",)
 
 
+@pytest.mark.parametrize(
+    ("status", "name", "value", "reason"),
+    [
+        (302, "Location", "http://127.0.0.1/\x7f", "Invalid non-printable ASCII character"),
+        (302, "Location", f"http://127.0.0.1/{'a' * 70_000}", "URL too long"),
+        (429, "Retry-After", "9" * 400, "An error happened"), (503, "Retry-After", "90000000", "An error happened"),
+        (429, "RateLimit", f'"api";r=0;t={"9" * 400}', "An error happened"),
+    ],
+)  # fmt: skip
+def test_an_address_that_is_none_and_a_wait_without_an_end_are_errors_of_one_sentence(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, name: str, value: str, reason: str
+) -> None:
+    """They were exit 70, by exceptions of httpx and of numbers, or held the command for years without a word."""
+    snapshot, waits = describe_snapshot(HubReference("org/tiny")), list[float]()
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", waits.append)
+
+    def answer(handler: BaseHTTPRequestHandler) -> bool:
+        handler.send_response(status if handler.command == "HEAD" or status > 400 else 200)
+        headers = {"X-Repo-Commit": COMMIT, "ETag": '"x"', "Content-Length": "0", name: value}
+        for key, text in headers.items():
+            handler.send_header(key, text)
+        handler.end_headers()
+        return True
+
+    hub.misbehave = answer
+    with pytest.raises(UsageError) as refused:
+        download_files(HubReference("org/tiny"), snapshot, ["model.bin"], tmp_path)
+    assert refused.value.exit == Exit.STEP
+    assert reason in refused.value.reasons[0]
+    assert max(waits, default=0) < 10
+
+
 def test_notes_of_downloads_are_none_of_the_hubs_files(hub: Hub, tmp_path: Path) -> None:
     """What huggingface_hub reads there of a file counts in place of the hub's headers, and nothing of it is sent on."""
     hub.commits[COMMIT][".cache/huggingface/trees/x.json"] = b"{}"  # type: ignore[index]
