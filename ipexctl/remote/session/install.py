@@ -439,7 +439,7 @@ class InstallSession(relay.FileRelay):
             os.unlink(os.path.join(self.base, id, MARKER))
         directories = procs.list_directories(self.base)[::-1]
         for number, directory in enumerate(directories):
-            relay.remove_files(directory)
+            relay.remove_files(self.base, directory)
             if number % 100 == 0:
                 report_progress(number, len(directories))
         if os.path.lexists(self.base):

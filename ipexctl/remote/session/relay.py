@@ -225,21 +225,30 @@ def remove_path(path: str) -> None:
 
         directories = procs.list_directories(path)[::-1]
         with ThreadPool(8) as pool:
-            pool.map(remove_files, directories)
+            pool.map(lambda directory: remove_files(path, directory), directories)
         for directory in directories:  # whose turn came before that of what was in them
-            remove_files(directory)
+            remove_files(path, directory)
     else:
         with suppress(OSError):
             os.unlink(path)
 
 
-def remove_files(directory: str) -> None:
-    """Removes the files in a directory, and that where it is empty then."""
+def remove_files(top: str, directory: str) -> None:
+    """Removes the files in a directory that is ``top`` or below it, and that where it is empty then. Never through a
+    link: another user may have put one in the place of a directory on the way that he may write."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    at = -1
     with suppress(OSError):
-        for name in os.listdir(directory):
+        at = os.open(top, flags)
+        for name in os.path.relpath(directory, top).split("/"):
+            above, at = at, os.open(name, flags, dir_fd=at)
+            os.close(above)
+        for name in os.listdir(at):
             with suppress(OSError):  # it is a directory
-                os.unlink(os.path.join(directory, name))
-        os.rmdir(directory)
+                os.unlink(name, dir_fd=at)
+        os.rmdir(os.path.join("..", os.path.basename(directory)), dir_fd=at)
+    if at >= 0:
+        os.close(at)
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ from ipexctl.protocol.session import (
     SessionError,
     Used,
 )
-from ipexctl.remote.agent import guard_start
+from ipexctl.remote.agent import guard_start, procs
 from ipexctl.remote.session import install, relay
 from ipexctl.remote.session.relay import FileRelay
 from ipexctl.verbs.install import install_sessions
@@ -462,6 +462,27 @@ def test_uninstall_takes_away_what_install_made_and_nothing_else(tmp_path: Path)
     with start(PROGRAM) as session:
         session.call("remove", Removed, venv=str(tmp_path / "env"))
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_link_that_another_user_puts_in_place_of_a_directory_leads_no_removal_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He may write one in an environment; `uninstall` by root removed the files of a directory of his choice."""
+    (tmp_path / "theirs/in").mkdir(parents=True)
+    (tmp_path / "theirs/in/data").write_text("x")
+    (tmp_path / "env.d/share/open/in").mkdir(parents=True)
+    list_directories = procs.list_directories
+
+    def list_then_swap(top: str) -> list[str]:
+        listed = list_directories(top)
+        (tmp_path / "env.d/share/open").rename(tmp_path / "aside")
+        (tmp_path / "env.d/share/open").symlink_to(tmp_path / "theirs")
+        return listed
+
+    monkeypatch.setattr(procs, "list_directories", list_then_swap)
+    relay.remove_path(str(tmp_path / "env.d"))
+    assert (tmp_path / "theirs/in/data").is_file()
+    assert not (tmp_path / "env.d").exists()
 
 
 def test_what_is_deeper_than_pythons_stack_is_removed(tmp_path: Path) -> None:
