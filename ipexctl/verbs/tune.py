@@ -233,8 +233,7 @@ class HostStudy(Study):
 
     def _judge(self, values: Values, reader: RateReader, rungs: list[int]) -> Literal["", "measured", "dropped"]:
         """Whether the launch that is being measured can be ended now; takes the ``rungs`` that it has passed."""
-        wanted = [self.ranking.metric] if self.ranking.metric else RATES
-        if not any(name in reader.rates for name in wanted):
+        if not reader.has_any([self.ranking.metric] if self.ranking.metric else RATES):
             return ""  # as one that a script prints at its end
         while rungs and rungs[0] <= reader.steps:
             if self.is_out(values, reader.rates, self.watch(), rungs.pop(0)):

@@ -92,10 +92,15 @@ def list_questions(
         yield Question("port", "Which port on node0 for the rendezvous?", str(port or "auto"), why)
 
 
-def suggest_script(scripts: Mapping[str, str]) -> tuple[str, str]:
-    """Returns the only script, or the only one that trains, and why; "" where there is no such one. ``scripts`` are the
-    texts of those beside the playbook, by name."""
-    training = [name for name, text in scripts.items() if _TRAINS.search(text)]
+def is_training(text: str) -> bool:
+    """Returns whether a script looks like one that trains."""
+    return _TRAINS.search(text) is not None
+
+
+def suggest_script(scripts: Mapping[str, bool]) -> tuple[str, str]:
+    """Returns the only script, or the only one that trains, and why; "" where there is no such one. ``scripts`` are
+    those beside the playbook, and whether they train."""
+    training = [name for name, trains in scripts.items() if trains]
     if len(scripts) == 1:
         return next(iter(scripts)), "the only script here"
     if len(training) == 1:

@@ -3,6 +3,7 @@
 Clocks of hosts are not compared: no rank leaves a collective before the last has entered, so the ranks' ends are one
 moment, and a rank waited for as long as its call took longer than the shortest one."""
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -37,12 +38,16 @@ def summarise_rank(
     kernels: Mapping[traces.Kernel, traces.Sum],
 ) -> RankSummary:
     """Returns what the profile needs of one rank. Raises `TraceError`."""
-    works = [traces.Collective(f"impi:{name[:40]}", begin / 1e3, end / 1e3) for name, begin, end in steps.works]
+    works = [
+        traces.Collective(sys.intern(f"impi:{name[:40]}"), begin / 1e3, end / 1e3) for name, begin, end in steps.works
+    ]
     if len(steps.ends) > 1:
         seconds = (steps.ends[-1] - steps.ends[0]) / 1e9
     else:
         seconds = (max(each.end for each in slices) - min(each.start for each in slices)) / 1e6
     collectives = tuple(sorted(works, key=lambda work: work.start) or traces.find_collectives(slices))
+    if len(collectives) > traces.COLLECTIVE_LIMIT:
+        raise traces.TraceError(f"the trace has more than {traces.COLLECTIVE_LIMIT:,} collectives")
     if len({each.name for each in collectives}) > COLLECTIVE_KINDS:
         raise traces.TraceError(f"the trace has more than {COLLECTIVE_KINDS} kinds of collectives")
     return RankSummary(

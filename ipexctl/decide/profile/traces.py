@@ -11,6 +11,7 @@ attributes,auxiliary,problem_desc,exec_time``; the time is in milliseconds. Old 
 import io
 import math
 import re
+import sys
 import zlib
 from collections.abc import Hashable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
@@ -22,7 +23,7 @@ from ipexctl.protocol import hooks
 Key = TypeVar("Key", bound=Hashable)
 TRACE_LIMIT = 272 << 20  # bytes of a trace, unpacked; ranks write a little less
 EVENT_LIMIT = 3_000_000
-OPERATOR_KINDS, COLLECTIVE_LIMIT = 10_000, 100_000  # of one rank: those of all ranks are in memory at once
+OPERATOR_KINDS, COLLECTIVE_LIMIT = 2_000, 100_000  # of one rank: those of all ranks are in memory at once
 _OTHERS = "(others)"  # operators beyond these
 _NAME_LIMIT = 500  # letters of a name; the rest is cut off
 _TIME_LIMIT = 1 << 62  # microseconds beyond this are no time
@@ -127,17 +128,14 @@ def _check_time(value: float | None, key: str) -> float:
 
 
 def find_collectives(slices: Iterable[Slice]) -> list[Collective]:
-    """The collectives of one rank in the order of their starts: those of a backend, or else the calls of c10d. Raises
-    `TraceError` for more than `COLLECTIVE_LIMIT`."""
+    """The collectives of one rank in the order of their starts: those of a backend, or else the calls of c10d."""
     works: list[Collective] = []
     calls: list[Collective] = []
     for each in slices:
         if match := _OF_BACKEND.fullmatch(each.name):
-            works.append(Collective(f"{match[1]}:{match[2]}", each.start, each.end))
+            works.append(Collective(sys.intern(f"{match[1]}:{match[2]}"), each.start, each.end))
         elif match := _OF_C10D.fullmatch(each.name):
-            calls.append(Collective(f"c10d:{match[1]}", each.start, each.end))
-    if len(works or calls) > COLLECTIVE_LIMIT:
-        raise TraceError(f"the trace has more than {COLLECTIVE_LIMIT:,} collectives")
+            calls.append(Collective(sys.intern(f"c10d:{match[1]}"), each.start, each.end))
     return sorted(works or calls, key=lambda each: each.start)
 
 

@@ -23,6 +23,7 @@ _MIN_LINES = 4  # of one rank, however many they are
 _BAR = 0.25  # seconds between two readings of a line that redraws itself
 _PACE = 1.0  # seconds at least between two steps that a pace is computed from
 _FIGURES = 12  # names of figures that are kept as series
+_NAMES = 1000  # of figures of a rank whose last value is kept; others are none
 _LOGS = 5 << 20  # bytes of output of all ranks together
 _MIN_LOG_SIZE = 8 << 10  # of one rank
 _RANK_LIMIT = 1 << 16
@@ -394,9 +395,11 @@ class RunFold:
     # figures -------------------------------------------------------------------------------------------------------
 
     def _add_figures(self, number: int, host: str, stream: e.Stream, figures: dict[str, float], at: float) -> None:
+        rank = self._find_rank(number)
+        if rank and len(rank.figures) >= _NAMES:
+            figures = {name: value for name, value in figures.items() if name in rank.figures}
         if not figures:
             return
-        rank = self._find_rank(number)
         if rank and _is_inner_bar(rank.figures, figures):
             rank.moved = at
             return

@@ -1,9 +1,10 @@
 """What launches are worth: their rates against the default's, which is measured in turn with them, so that a machine
 that changes its speed fools nobody."""
 
+from array import array
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from math import exp, inf, log, sqrt
@@ -32,14 +33,18 @@ class RateReader:
         self._scale = scale
         self._warm: dict[tuple[str, int], tuple[float, float]] = {}  # the steps and seconds of a rank's first ones
         self._counted: dict[tuple[str, int], tuple[float, float]] = {}  # and of all after them
-        self._values: dict[tuple[str, int], list[float]] = defaultdict(list)  # of a figure on a rank
+        self._values: dict[tuple[str, int], array[float]] = defaultdict(lambda: array("d"))  # of a figure on a rank
+        self._names, self._most = set[str](), 0  # of these figures, and how many values one has at most
 
     def read_state(self, state: RunState, rank: int) -> None:
         """Reads what the last event, output of this rank, has brought."""
-        for each in state.values:
-            self._values[each.name, each.rank].append(each.value)
         if rank >= len(state.ranks):
             return
+        for each in state.values:
+            values = self._values[each.name, each.rank]
+            values.append(each.value)
+            self._names.add(each.name)
+            self._most = max(self._most, len(values))
         known = state.ranks[rank]
         name, steps, seconds = "pace", known.steps, known.seconds
         if known.counter is None:  # of a script that prints no steps, each loss counts
@@ -53,7 +58,12 @@ class RateReader:
         """Steps after the first ones, of the rank that is furthest; 0 while they took too little time to say a rate."""
         if self._counted:
             return int(max(steps if seconds >= _LEAST_TIME else 0 for steps, seconds in self._counted.values()))
-        return max((len(values) - WARM_UP for values in self._values.values()), default=0)
+        return max(self._most - WARM_UP, 0)
+
+    def has_any(self, names: Collection[str]) -> bool:
+        """Returns whether one of these figures has a rate, without computing it: this is asked at each output."""
+        counted = (name for (name, _), times in self._counted.items() if all(times))
+        return not self._names.isdisjoint(names) or any(name in names for name in counted)
 
     @property
     def rates(self) -> Mapping[str, float]:

@@ -22,6 +22,7 @@ from ipexctl.model.text import printable
 _OWN_IGNORE = ".ipexctlignore"  # patterns of the project itself, at its root
 _IGNORE_LIMIT = 1 << 20  # bytes of a file of patterns
 _PATTERN_LIMIT = 10_000  # lines of it: each is tried on each file
+_CODE_LIMIT = 2 << 20  # characters of all modules of a script, which are parsed: a million takes 10 s at worst
 _GIT_TIMEOUT = 20.0  # seconds
 # KiB of memory, and 512 bytes of output: an index packs long names into a few bytes each.
 _LIMITED = 'ulimit -v 4194304; ulimit -f 131072; exec "$0" "$@"'
@@ -83,9 +84,16 @@ def find_project(source: str | Path, root: str | None, exclude: Iterable[str] = 
 
 
 def make_finder(beside: Path, project: Project) -> Callable[[str], list[Module]]:
-    """Returns what finds the files of a module beside the script or in the project."""
+    """Returns what finds the files of a module beside the script or in the project; empty ones after `_CODE_LIMIT`."""
     directories = [beside, *(project.root / path for path in project.list_import_paths())]
-    read = functools.cache(read_script_text)
+    left = _CODE_LIMIT
+
+    @functools.cache
+    def read(file: Path) -> str:
+        nonlocal left
+        code = read_script_text(file) if left > 0 else ""
+        left -= len(code)
+        return code
 
     def find(name: str) -> list[Module]:
         files = find_modules(name, directories)

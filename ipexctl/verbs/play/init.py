@@ -34,6 +34,7 @@ from ipexctl.verbs.files.project import find_project
 from ipexctl.verbs.install.lock import resolve_available
 
 Ask = Callable[[Question], str]
+_SCRIPTS_READ = 1000  # of a directory
 _COPY_SCRIPT = advise("examples", "copy", "train_ddp.py", text="name yours; this copies one to begin with:")
 
 
@@ -72,9 +73,7 @@ def init(
 ) -> Workflow[None]:
     """Probes the hosts, asks the open questions (``ask`` None: takes the defaults), and writes both files. Raises
     `UsageError` before any host is contacted if a file exists already or the script does not exist."""
-    beside = [path for path in sorted(target.playbook.parent.glob("*.py")) if path.is_file()]
-    left_out = re.compile(r"(setup|conftest|test_.*|_.*)\.py")  # no scripts of a training
-    scripts = {path.name: read_script_text(path) for path in beside if not left_out.fullmatch(path.name)}
+    scripts = list_scripts(target.playbook.parent)
     _check_answers(answers, target, scripts, ask)
     yield make_started("init", pluralize(len(inventory), "host"), inventory)
     facts, failures = yield from probe_hosts(inventory, context)
@@ -123,7 +122,16 @@ def init(
     yield end
 
 
-def _check_answers(answers: Answers, target: Target, scripts: Mapping[str, str], ask: Ask | None) -> None:
+def list_scripts(directory: Path) -> dict[str, bool]:
+    """Returns the scripts of a directory, and whether they train; of very many none is read, and
+    none suggested."""
+    left_out = re.compile(r"(setup|conftest|test_.*|_.*)\.py")  # no scripts of a training
+    every = [path for path in sorted(directory.glob("*.py")) if path.is_file() and not left_out.fullmatch(path.name)]
+    few = len(every) <= _SCRIPTS_READ
+    return {path.name: few and planning.is_training(read_script_text(path)) for path in every}
+
+
+def _check_answers(answers: Answers, target: Target, scripts: Mapping[str, bool], ask: Ask | None) -> None:
     """Raises `UsageError` for existing files without ``--force`` and for a missing script."""
     paths = (target.playbook,) if target.hosts else (target.playbook, target.hostfile)
     existing = [path for path in paths if os.path.lexists(path)]

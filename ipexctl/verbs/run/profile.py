@@ -4,6 +4,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from ipexctl.act.context import Context, Emit, run_on_hosts
@@ -114,9 +115,11 @@ class RankFiles:
     def read_steps(self) -> RecordedSteps:
         """Of the process that was profiled, else of any."""
         every = sorted(self.base.glob(f"{self.rank}.*{hooks.STEPS}"))[:_RECORD_LIMIT]
-        records = [record for path in every if (record := parse_recorded_steps(path.read_bytes()))]
+        records = (record for path in every if (record := parse_recorded_steps(path.read_bytes())))
         default = RecordedSteps(why="it left no trace: its script has no optimizer of torch, or did not end by itself")
-        return max([default, *records], key=lambda record: (record.traced, bool(record.ends), record is not default))
+        return max(
+            chain([default], records), key=lambda record: (record.traced, bool(record.ends), record is not default)
+        )
 
     def summarise(self) -> merge.RankSummary:
         """Raises `TraceError`."""

@@ -23,6 +23,7 @@ from ipexctl.decide.planning.init import (
     find_stock_torch,
     format_hostfile,
     format_playbook,
+    is_training,
     list_questions,
     make_backend_question,
     read_script,
@@ -36,7 +37,7 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Install, Run
 from ipexctl.verbs.common.probe import load_releases
-from ipexctl.verbs.play.init import Target, init, read_source
+from ipexctl.verbs.play.init import Target, init, list_scripts, read_source
 from tests.fakes import FakeOpener
 from tests.tables import read_table
 from tests.unit.test_hints import parse
@@ -111,12 +112,24 @@ def test_an_accelerate_configuration_answers_what_it_says() -> None:
 
 def test_of_several_scripts_the_one_that_trains_is_suggested() -> None:
     data, train = "import torch\n", "loss.backward()\n"
-    assert suggest_script({"data.py": data, "main.py": train}) == ("main.py", "the only script here that trains")
-    assert suggest_script({"a.py": "SFTTrainer(model)", "b.py": "trainer.fit(model)", "c.py": data}) == (
+    texts = (data, train, "SFTTrainer(model)", "trainer.fit(model)")
+    assert [is_training(text) for text in texts] == [False, True, True, True]
+    assert suggest_script({"data.py": False, "main.py": True}) == ("main.py", "the only script here that trains")
+    assert suggest_script({"a.py": True, "b.py": True, "c.py": False}) == (
         "", "one of a.py, b.py"
     )  # fmt: skip
-    assert suggest_script({"a.py": data, "b.py": data}) == ("", "one of a.py, b.py")
+    assert suggest_script({"a.py": False, "b.py": False}) == ("", "one of a.py, b.py")
     assert suggest_script({}) == ("", "")
+
+
+def test_scripts_of_a_directory_with_very_many_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,000 files of a megabyte, holes of somebody's archive, were 2 GiB of memory; and texts are not kept."""
+    (tmp_path / "test_a.py").write_text("loss.backward()")
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("loss.backward()")
+    assert list_scripts(tmp_path) == {"a.py": True, "b.py": True}
+    monkeypatch.setattr("ipexctl.verbs.play.init._SCRIPTS_READ", 1)
+    assert list_scripts(tmp_path) == {"a.py": False, "b.py": False}
 
 
 def test_equal_hosts_share_a_line() -> None:

@@ -105,6 +105,15 @@ def test_names_without_an_end_make_no_table_without_an_end() -> None:
     assert (len(result.collectives), len(result.notes), len(result.kernels)) == (100, 100, 2000)
 
 
+@pytest.mark.parametrize("works", [False, True])
+def test_collectives_without_an_end_are_refused(monkeypatch: pytest.MonkeyPatch, works: bool) -> None:
+    """Those of impi's record, too: 4 MiB of it were 70 of memory for each rank."""
+    monkeypatch.setattr("ipexctl.decide.profile.traces.COLLECTIVE_LIMIT", 2)
+    steps = RecordedSteps(3, 4, (0, 9), True, "", (("barrier", 0, 1),) * 3 if works else ())
+    with pytest.raises(TraceError, match="more than 2 collectives"):
+        summarise(0, *[work("gloo:barrier", at, 1) for at in range(3)], steps=steps)
+
+
 def test_the_reason_of_a_rank_without_a_trace_is_short(tmp_path: Path) -> None:
     """Sixteen ranks of a host were 50 MB on the screen."""
     files = RankFiles(tmp_path, 0, "n0")

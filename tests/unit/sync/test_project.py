@@ -17,7 +17,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Sync
 from ipexctl.model.trees import TreeEntry
 from ipexctl.protocol.paths import MANIFEST
-from ipexctl.verbs.files.project import Project, compile_project_ignore, find_project, is_left_out
+from ipexctl.verbs.files.project import Project, compile_project_ignore, find_project, is_left_out, make_finder
 from ipexctl.verbs.files.sync import sync
 from ipexctl.verbs.run.programs import find_local_module
 from tests.fakes import FakeOpener
@@ -292,3 +292,14 @@ def test_a_project_in_which_something_is_mounted_stays_with_all_that_is_there(
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("something is mounted at ")
     assert (data / "keep").exists()
+
+
+def test_of_the_modules_of_a_script_no_more_is_read_than_can_be_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 modules, each as large as a script may be, held `migrate` for minutes."""
+    monkeypatch.setattr("ipexctl.verbs.files.project._CODE_LIMIT", 5)
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.py").write_text("x=1\n")
+    find = make_finder(tmp_path, Project(tmp_path))
+    assert [find(name)[0].code for name in ("a", "a", "b", "c")] == ["x=1\n", "x=1\n", "x=1\n", ""]
