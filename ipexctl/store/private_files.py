@@ -39,7 +39,8 @@ def claim_private_directory(directory: Path) -> None:
         why = f"belongs to another user (uid {status.st_uid})"
     elif status.st_mode & 0o022:
         why = f"is writable by others (mode {stat.S_IMODE(status.st_mode):04o})"
-        hint = f"chmod go-w {shlex.quote(str(directory))}"
+        moved = [shlex.quote(f"{directory}{end}") for end in ("", ".untrusted")]
+        hint = f"mv {' '.join(moved)}"  # what others have put there would stay, and be used
     if why:
         raise UsageError(f"{shown} {why}: nothing of ipexctl is kept there", exit=Exit.STEP, hint=hint)
     if status.st_mode & 0o077:

@@ -117,7 +117,7 @@ def test_a_cache_of_before_becomes_private_and_one_that_others_can_write_is_refu
     cache.chmod(0o777)
     assert run(cache, monkeypatch) is Exit.STEP
     assert "is writable by others (mode 0777)" in (err := capsys.readouterr().err)
-    assert f"chmod go-w {cache}" in err
+    assert f"mv {cache} {cache}.untrusted" in err  # what others have put there is used no more
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

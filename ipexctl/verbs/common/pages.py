@@ -16,10 +16,16 @@ from ipexctl.model.page import DoctorRecord
 from ipexctl.model.text import printable
 from ipexctl.store.event_json import dump_ascii_json
 from ipexctl.store.masking import Masker
-from ipexctl.store.private_files import make_private_directories, refuse_os_errors, write_private_file
+from ipexctl.store.private_files import (
+    make_private_directories,
+    read_regular_file,
+    refuse_os_errors,
+    write_private_file,
+)
 
 _RECORDS = "doctor"  # directory below the state: what doctor reported, a file each time
 _STORED_REPORTS = 64  # files in it
+_RECORD_LIMIT = 1 << 26  # bytes of one
 
 
 def check_destination(path: Path) -> None:
@@ -80,6 +86,6 @@ def find_doctor_record(state: Path, hosts: Iterable[str], until: float) -> Docto
 def _read_records(state: Path) -> Iterator[DoctorRecord]:
     for path in (state / _RECORDS).glob("*.json"):
         try:
-            yield parse_json(DoctorRecord, path.read_text("utf-8"))
+            yield parse_json(DoctorRecord, read_regular_file(path, _RECORD_LIMIT, own=True))
         except (OSError, ValueError):
             continue

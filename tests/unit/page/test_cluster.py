@@ -54,6 +54,9 @@ def test_a_record_of_doctor_that_is_damaged_or_cannot_be_written_is_none(tmp_pat
     (path,) = (tmp_path / "doctor").iterdir()
     path.write_text('{"at": 1}')
     assert find_doctor_record(tmp_path, names(2), START) is None
+    path.unlink()
+    os.mkfifo(path)  # held the end of a run, where others can write the state
+    assert find_doctor_record(tmp_path, names(2), START) is None
     (tmp_path / "file").touch()
     save_doctor_record(tmp_path / "file", make_answer(names(2)), START, MASKER)
 
