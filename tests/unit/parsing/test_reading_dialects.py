@@ -33,7 +33,8 @@ NUMBER = st.integers(1, 1024)
 VARS = st.fixed_dictionaries(
     {},
     optional={
-        "venv": TEXT.map(lambda text: f"/{text.rstrip('/')}"),
+        # A path that ends with /bin is refused, and Hypothesis takes constants of loaded modules, "/bin" among them.
+        "venv": TEXT.map(lambda text: f"/env-{text.replace('/', '-')}"),
         "python": TEXT,
         "workdir": TEXT,
         "known_hosts": TEXT,
