@@ -186,6 +186,9 @@ def read_hostfile(path: str, *, cwd: Path, hint: str | None = None) -> Inventory
         files = [file.name for file in sorted((cwd / path).iterdir()) if file.is_file() and file.name[:1] != "."]
         hint = f"name the file: -f {shlex.quote(printable(str(Path(path, files[0])), 300))}" if files else hint
         raise UsageError(f"{printable(path, 300)} is a directory", hint=hint)
+    if path == "-" or (cwd / path).is_fifo():
+        hint = "write the list of hosts into a file: later commands read it again"
+        raise UsageError(f"{printable(path, 300)} is not a regular file", hint=hint)
     file = read_input(path, cwd=cwd, hint=hint)
     inventory = parsing.parse_inventory(file.text, path)
     groups = dict.fromkeys(("all", "ungrouped", *(group for host in inventory for group in host.groups)))

@@ -1,5 +1,6 @@
 """What inventories of Ansible hold beside hosts: templates, options of ssh, vaults, plugins, files of variables."""
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -314,6 +315,14 @@ def test_a_directory_is_refused_with_the_name_of_the_file_in_it(tmp_path: Path) 
     with pytest.raises(UsageError, match="prod is a directory") as caught:
         read_hostfile("prod", cwd=tmp_path)
     assert caught.value.hint == "name the file: -f prod/hosts.ini"
+
+
+def test_hosts_from_a_pipe_are_to_be_written_into_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "63")
+    for name in ("-", "63"):
+        with pytest.raises(UsageError, match=f"{name} is not a regular file") as caught:
+            read_hostfile(name, cwd=tmp_path)
+        assert caught.value.hint == "write the list of hosts into a file: later commands read it again"
 
 
 def test_hosts_of_a_list_have_no_files_beside_them() -> None:
