@@ -190,6 +190,23 @@ def test_a_collective_of_other_lengths_is_found(run: Run, call: str) -> None:
     assert re.search(calls, ended.err), ended.err
 
 
+@pytest.mark.parametrize(
+    ("call", "first", "second"),
+    [
+        ("root", "broadcast #1 of 16 bytes from rank 0", "broadcast #1 of 16 bytes from rank 1"),
+        ("dtype", "allreduce #1 of 16 bytes (SUM, float64)", "allreduce #1 of 16 bytes (SUM, int64)"),
+        ("op", "allreduce #1 of 16 bytes (SUM, float32)", "allreduce #1 of 16 bytes (MAX, float32)"),
+    ],
+)
+def test_another_root_operation_or_dtype_is_found(run: Run, call: str, first: str, second: str) -> None:
+    """Each rank went on with numbers of its own: `dist.broadcast(tensor, src=rank)`."""
+    ended = run("faults", "mismatch_detail", ranks=2, CALL=call)
+    assert ended.code not in (0, 124), ended
+    assert re.search(rf"{re.escape(first)} at \S+ on rank 0, {re.escape(second)} at \S+ on rank 1", ended.err), (
+        ended.err
+    )
+
+
 def test_sparse_tensors_of_other_shapes_are_refused(run: Run) -> None:
     """The rank of the smaller one wrote outside of its memory."""
     ended = run("faults", "mismatch_lengths", ranks=2, CALL="sparse")

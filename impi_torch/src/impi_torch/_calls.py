@@ -79,7 +79,8 @@ class Calls:
         self._next = 1
 
     def note(self, name: str, size: int, caller: Caller | None) -> None:
-        """One more begins, with so many bytes; 0 where ranks may give different ones."""
+        """One more begins, with so many bytes; 0 where ranks may give different ones. ``name`` may have a detail behind
+        it, from the first space: the root, or the operation and its dtype."""
         self._number += 1
         self._digest = _fold(self._digest, name, size)
         self._calls.append((name, size, caller))
@@ -117,16 +118,18 @@ def describe_difference(snapshots: dict[str, Snapshot], *, ended: bool = True) -
     first = max(each.number - len(each.calls) for each in (one, other)) + 1
     last = max(one.number, other.number) if ended else min(one.number, other.number)
     for number in range(first, last + 1):
-        calls = {rank: _get_call(each, number) for rank, each in snapshots.items()}
-        if len({call for call, _ in calls.values()}) > 1:
+        plain, full = ({r: _get_call(each, number, d) for r, each in snapshots.items()} for d in (False, True))
+        if len({call for call, _ in full.values()}) > 1:
+            calls = plain if len({call for call, _ in plain.values()}) > 1 else full
             words = ", ".join(f"{call}{place} on {rank}" for rank, (call, place) in calls.items())
             return f"the ranks called different collectives: {words}"
     return f"the ranks called different collectives before #{first}" if ended else ""
 
 
-def _get_call(snapshot: Snapshot, number: int) -> tuple[str, str]:
+def _get_call(snapshot: Snapshot, number: int, detail: bool) -> tuple[str, str]:
     index = number - snapshot.number + len(snapshot.calls) - 1
     if index >= len(snapshot.calls):
         return f"no #{number}", ""
     name, size, place = snapshot.calls[index]
-    return (f"{name} #{number} of {size} bytes" if size else f"{name} #{number}"), place
+    name, _, more = name.partition(" ")
+    return f"{name} #{number}{f' of {size} bytes' * (size > 0)}{f' {more}' * (detail and more != '')}", place

@@ -6,6 +6,7 @@ in-place buffers allocates a second one and pays for every fresh page of it (REA
 
 from __future__ import annotations
 
+import functools
 import os
 import zlib
 from collections import deque
@@ -146,6 +147,11 @@ class Reduction:
             raise ImpiError(f"impi: {name} does not apply to {dtype}")
         if self.native is None and self.wide is None:
             raise ImpiError(f"impi: {name} cannot be done on {dtype}")
+
+    @functools.cached_property
+    def detail(self) -> str:
+        """What all ranks must call for alike."""
+        return f" ({NAMES[self.op]}, {str(self.dtype).removeprefix('torch.')})"
 
     @property
     def native(self) -> str | None:

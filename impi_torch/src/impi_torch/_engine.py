@@ -115,6 +115,7 @@ class Work(TorchWork):
         super().__init__()
         self.group, self.name, self.operation, self.results = group, name, operation, results
         self.limit, self.peer = limit, peer
+        self.detail = ""  # what else they must give alike: the root, or the operation and its dtype
         self.size = size  # bytes of what all ranks must give or get as much of; 0 where they may differ
         self.seq = 0
         self.caller: Caller | None = None  # of a collective
@@ -306,7 +307,7 @@ class Engine:
         first = group.queue[0] if group.queue else None
         if not isinstance(first, Work) or first.started:
             return []
-        group.calls.note(first.name, first.size, first.caller)
+        group.calls.note(first.name + first.detail, first.size, first.caller)
         return self._begin(first)
 
     def _begin(self, work: Work) -> list[Work]:
@@ -422,20 +423,26 @@ class Engine:
         return work.future
 
     def at_once(
-        self, group: Group, begin: Callable[..., Any], words: Sequence[Any], size: int, later: Callable[[Any], Work]
+        self,
+        group: Group,
+        begin: Callable[..., Any],
+        words: Sequence[Any],
+        alike: tuple[str, int],
+        later: Callable[[Any], Work],
     ) -> Work | None:
         """Begin a short collective that the caller is going to wait for, and look at it for a while: mostly it is done
         by then (`group.done`). None, with nothing begun, where something else is in flight.
 
         Most of what an operation costs here otherwise is the machinery for those that take longer. `begin` with `words`
-        starts the request for `size` bytes; `later` makes an operation of a request that takes longer.
+        starts the request for what is `alike` on all ranks, a detail and bytes; `later` makes an operation of a request
+        that takes longer.
         """
         with self.lock:
             if self.active or group.queue or group.error is not None or self.pid != os.getpid():
                 return None
             group.seq += 1
             group.last = "allreduce"  # the only one that is begun so
-            group.calls.note(group.last, size, caller := find_caller())
+            group.calls.note(group.last + alike[0], alike[1], caller := find_caller())
             try:
                 test = (request := begin(*words)).Test
                 for _ in range(SPIN):
@@ -637,7 +644,7 @@ class Engine:
             works = [entry for entry in waiting if isinstance(entry, Work)]
             if len(works) < len(waiting):
                 return None
-            return self.world.calls.look([(work.name, work.size, work.caller) for work in works])
+            return self.world.calls.look([(w.name + w.detail, w.size, w.caller) for w in works])
 
     def _wait_for_others(self, world: Any, last: Snapshot | None) -> bool:
         """Whether all ranks have come to the end of their scripts; not, as soon as one says that it failed."""

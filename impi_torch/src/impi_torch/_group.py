@@ -407,18 +407,26 @@ class ImpiProcessGroup(ProcessGroup):
         timeout: timedelta | None = None,
         peer: int | None = None,
         alike: Sequence[torch.Tensor] | None = None,
+        detail: str = "",
     ) -> Work:
-        """Begins one. ``alike``: of which all ranks must have as many bytes, where these are not the results."""
+        """Begins one. ``alike``: of which all ranks must have as many bytes, where these are not the results.
+        ``detail``: what else they must give alike."""
         if self._together is not None and peer is None:
             self._together.append(operation)
             return Work(self, name, nothing(), results, 0.0)
         size = count_bytes(results if alike is None else alike)
         work = Work(self, name, operation, results, self._limit(options, timeout), peer, size)
-        work.caller = find_caller() if peer is None else None
+        work.detail, work.caller = detail, find_caller() if peer is None else None
         self.engine.start(work, getattr(options, "asyncOp", True))
         if self.calls.due:
             self._compare_calls()
         return work
+
+    def _detail(self, op: int, tensors: Tensors) -> str:
+        return self.channel.reduction(op, tensors[0].dtype).detail if tensors else ""
+
+    def _root(self, way: str, root: int) -> str:
+        return f" {way} rank {self.ranks[root] if root < self._size else root}"
 
     def _limit(self, options: Any, timeout: timedelta | None = None) -> float:
         """Seconds that an operation may take: its own, or the group's (torch says "not given" by a negative time)."""
@@ -447,7 +455,8 @@ class ImpiProcessGroup(ProcessGroup):
                 return short
         many = [on_cpu(t) for t in tensors]
         steps = [c.allreduce(self.channel, t, self.channel.reduction(op, t.dtype, factor)) for t in many]
-        return self._start("allreduce", steps[0] if len(steps) == 1 else c.in_turn(steps), many, opts)
+        operation = steps[0] if len(steps) == 1 else c.in_turn(steps)
+        return self._start("allreduce", operation, many, opts, detail=self._detail(op, many))
 
     def _short_allreduce(self, tensor: torch.Tensor, op: int, opts: Any) -> Work | None:
         """One that the caller waits for, of a tensor that MPI can take as it is; None where that is not so. Every
@@ -476,7 +485,7 @@ class ImpiProcessGroup(ProcessGroup):
             return Work(self, "allreduce", c.going_on(channel, request, tensor, how), [tensor], self._limit(opts))
 
         given = (channel.MPI.IN_PLACE, data, operation)
-        work = self.engine.at_once(self, channel.comm.Iallreduce, given, nbytes, later)
+        work = self.engine.at_once(self, channel.comm.Iallreduce, given, (how.detail, nbytes), later)
         if self.calls.due:
             self._compare_calls()
         if work is self.done and op == c.AVG:
@@ -488,19 +497,21 @@ class ImpiProcessGroup(ProcessGroup):
         op, factor = reduction(opts)
         for tensor in many:
             self.channel.reduction(op, tensor.dtype, factor)
-        return self._start("allreduce_coalesced", c.allreduce_coalesced(self.channel, many, op, factor), many, opts)
+        operation = c.allreduce_coalesced(self.channel, many, op, factor)
+        return self._start("allreduce_coalesced", operation, many, opts, detail=self._detail(op, many))
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
         many = [on_cpu(t) for t in tensors]
         op, factor = reduction(opts)
         root = opts.rootRank
         steps = [c.reduce(self.channel, t, root, self.channel.reduction(op, t.dtype, factor)) for t in many]
-        return self._start("reduce", c.in_turn(steps), many, opts)
+        detail = self._detail(op, many) + self._root("to", root)
+        return self._start("reduce", c.in_turn(steps), many, opts, detail=detail)
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Work:
         many = [on_cpu(t) for t in tensors]
         steps = [c.broadcast(self.channel, t, opts.rootRank) for t in many]
-        return self._start("broadcast", c.in_turn(steps), many, opts)
+        return self._start("broadcast", c.in_turn(steps), many, opts, detail=self._root("from", opts.rootRank))
 
     def allgather(self, output_lists: Lists, inputs: Tensors, opts: Any) -> Work:
         outputs = [self._as_many_as_ranks("allgather", tensors) for tensors in output_lists]
@@ -530,14 +541,16 @@ class ImpiProcessGroup(ProcessGroup):
         if self._rank == root:
             outputs = self._as_many_as_ranks("gather", output_lists[0])
             self._as_long_as("gather", outputs, tensor)
-        return self._start("gather", c.gather(self.channel, outputs, tensor, root), outputs, opts, alike=[tensor])
+        operation = c.gather(self.channel, outputs, tensor, root)
+        return self._start("gather", operation, outputs, opts, alike=[tensor], detail=self._root("to", root))
 
     def scatter(self, outputs: Tensors, input_lists: Lists, opts: Any) -> Work:
         root, tensor, inputs = opts.rootRank, on_cpu(outputs[0]), []
         if self._rank == root:
             inputs = self._as_many_as_ranks("scatter", input_lists[0])
             self._as_long_as("scatter", inputs, tensor)
-        return self._start("scatter", c.scatter(self.channel, tensor, inputs, root), [tensor], opts)
+        operation = c.scatter(self.channel, tensor, inputs, root)
+        return self._start("scatter", operation, [tensor], opts, detail=self._root("from", root))
 
     def reduce_scatter(self, outputs: Tensors, input_lists: Lists, opts: Any) -> Work:
         many = [on_cpu(t) for t in outputs]
@@ -548,14 +561,14 @@ class ImpiProcessGroup(ProcessGroup):
             for out, parts in zip(many, inputs)
         ]
         parts = [part for parts in inputs for part in parts]
-        return self._start("reduce_scatter", c.in_turn(steps), many, opts, alike=parts)
+        return self._start("reduce_scatter", c.in_turn(steps), many, opts, alike=parts, detail=self._detail(op, many))
 
     def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> Work:
         output = on_cpu(output)
         op, factor = reduction(opts)
         how = self.channel.reduction(op, output.dtype, factor)
         operation = c.reduce_scatter(self.channel, output, on_cpu(source), how)
-        return self._start("reduce_scatter", operation, [output], opts, alike=[source])
+        return self._start("reduce_scatter", operation, [output], opts, alike=[source], detail=how.detail)
 
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Work:
         many = [on_cpu(t) for t in outputs]
@@ -564,7 +577,8 @@ class ImpiProcessGroup(ProcessGroup):
             c.reduce_scatter(self.channel, out, on_cpu(t), self.channel.reduction(op, out.dtype, factor))
             for out, t in zip(many, inputs)
         ]
-        return self._start("reduce_scatter_coalesced", c.in_turn(steps), many, opts)
+        detail = self._detail(op, many)
+        return self._start("reduce_scatter_coalesced", c.in_turn(steps), many, opts, detail=detail)
 
     def alltoall_base(
         self,

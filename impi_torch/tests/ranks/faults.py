@@ -102,6 +102,16 @@ def mismatch_lengths(rank: int, size: int) -> None:
         dist.all_to_all_single(torch.zeros(2 * length), torch.ones(9), [length, length], [4, 5])
 
 
+def mismatch_detail(rank: int, size: int) -> None:
+    """The same call with the same bytes, but for what MPI does not compare."""
+    tensor, call = torch.ones(2, dtype=torch.int64 if rank else torch.float64), os.environ["CALL"]
+    if call == "root":
+        dist.broadcast(tensor, rank)
+    else:
+        other = call == "op" and rank == 1
+        dist.all_reduce(tensor if call == "dtype" else torch.ones(4), dist.ReduceOp.MAX if other else dist.ReduceOp.SUM)
+
+
 def backward(rank: int, size: int) -> None:
     """A rank fails while the others wait for its gradients in torch's C++, which takes the value of the future."""
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(20, 1))
