@@ -23,7 +23,12 @@ _FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P
 _CRASHED = re.compile(r"^Current thread 0x.*\n(?:  File .*\n?)*", re.MULTILINE)  # faulthandler's last words
 _RAISED = re.compile(r'^  File "(.*)", line (\d{1,9})(?:, in (.*))?$', re.MULTILINE)  # of an exception, innermost last
 _REMOTE = re.compile(r'RemoteTraceback: *\n"""\n(.*?)\n"""', re.DOTALL)  # where a function of a pool raised
-_NOBODY = {"recv": ", and no rank sends", "send": ", and no rank receives", "": ""}
+_NOBODY = {
+    "recv": ", and no rank sends",
+    "send": ", and no rank receives",
+    "new_group": "; all ranks must call new_group as often and in one order, those that are no members too",
+    "": "",
+}
 _REPORTED_ERROR = re.compile(rf"^{RAISED}(\{{.*\}})$", re.MULTILINE)
 _ERROR_LENGTH = 300  # letters shown of an exception
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/(?P<package>.*)")
@@ -387,9 +392,9 @@ def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
         lines.append(called if most.function else f"{who} {be} elsewhere than {others}")
     elif few and any(group.function for group in groups):
         verb = "wait" if all(group.waits for group in groups) else "are"
-        lines.append(f"the ranks {verb} at {len(groups)} different places{_NOBODY[_find_lone_call(groups)]}")
+        lines.append(f"the ranks {verb} at {len(groups)} different places{_NOBODY[_find_lacking(groups)]}")
     elif len(most.ranks) > 1 and most.function:
-        lines.append(f"{format_all_ranks(len(most.ranks))} are at the same place{_NOBODY[_find_lone_call(groups)]}")
+        lines.append(f"{format_all_ranks(len(most.ranks))} are at the same place{_NOBODY[_find_lacking(groups)]}")
     labels = [format_ranks(group.ranks) for group in groups]
     if few and not odd:
         labels = [f"{label} on {join_names(group.hosts, 4)}" for label, group in zip(labels, groups, strict=True)]
@@ -457,6 +462,13 @@ def _find_lone_call(groups: Sequence[StackGroup]) -> str:
     """Returns ``recv`` where all ranks wait, some in it, and none of them sends; ``send`` likewise; else nothing."""
     messages = {group.function for group in groups} & {"send", "recv"}
     return messages.pop() if all(group.waits for group in groups) and len(messages) == 1 else ""
+
+
+def _find_lacking(groups: Sequence[StackGroup]) -> str:
+    """Returns the same, and ``new_group`` where all ranks wait, some in it: the others make another group, or none; or
+    the network is slow."""
+    made = all(group.waits for group in groups) and any(group.function == "new_group" for group in groups)
+    return _find_lone_call(groups) or "new_group" * made
 
 
 def _separate_odd_groups(groups: Sequence[StackGroup]) -> tuple[list[StackGroup], StackGroup]:

@@ -166,6 +166,8 @@ def test_all_at_one_place_and_each_at_another_are_reported() -> None:
 
 
 BARRIER = FAULT.replace("all_reduce", "barrier")
+GROUP = FAULT.replace("all_reduce", "new_group")
+MEMBERS = "all ranks must call new_group as often and in one order, those that are no members too"
 
 
 @pytest.mark.parametrize(
@@ -174,6 +176,9 @@ BARRIER = FAULT.replace("all_reduce", "barrier")
         ([FAULT, *[LOADER] * 3], "1 of 4 ranks waits in all_reduce, ranks 1-3 on xeon00, xeon01 do not"),
         ([FAULT, FAULT, BARRIER, LOADER], "3 of 4 ranks wait in all_reduce or barrier, rank 3 on xeon01 does not"),
         ([FAULT, BARRIER], "the ranks wait at 2 different places"),
+        ([FAULT, GROUP], f"the ranks wait at 2 different places; {MEMBERS}"),
+        ([GROUP, GROUP], f"both ranks are at the same place; {MEMBERS}"),
+        ([GROUP, LOADER], "1 of 2 ranks waits in new_group, rank 1 on xeon00 does not"),
     ],
 )
 def test_whoever_is_not_in_a_collective_is_the_odd_one(texts: list[str], line: str) -> None:
