@@ -5,6 +5,7 @@ import io
 import os
 import queue
 import ssl
+import stat
 import threading
 import time
 import urllib.request
@@ -23,7 +24,7 @@ import urllib3
 from ipexctl.act.context import Limits
 from ipexctl.act.packages.sources import Sources
 from ipexctl.act.threads import start_thread
-from ipexctl.act.transfer.send import hash_file
+from ipexctl.act.transfer.send import hash_file, hash_open_file
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Event, HostFailed, Progress, StepStarted, Workflow
 from ipexctl.model.text import parse_integer, pluralize, strip_credentials
@@ -188,7 +189,7 @@ class _Download:
             return f"{name}: {error.strerror or error}"
 
     def _has_right_hash(self) -> bool:
-        whole = self.path.is_file() and hash_file(self.path) == self.wheel.sha256
+        whole = hash_wheel(self.path) == self.wheel.sha256
         if whole:
             self.report(self.path.stat().st_size)
         return whole
@@ -306,6 +307,19 @@ def _describe_http_error(error: Exception) -> str:
         if word in text:
             return reason
     return strip_credentials(text)[:200]
+
+
+def hash_wheel(path: Path) -> str:
+    """Returns the SHA-256 of a wheel, in hex; "" for what is none: no regular file, one that cannot be read, or one
+    with a hole, which may be terabytes that nobody wrote."""
+    with suppress(OSError):
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(number, "rb") as file:
+            status = os.fstat(number)
+            if stat.S_ISREG(status.st_mode) and os.lseek(number, 0, os.SEEK_HOLE) == status.st_size:
+                file.seek(0)
+                return hash_open_file(file)
+    return ""
 
 
 class BoundedFile(io.FileIO):

@@ -30,6 +30,7 @@ from ipexctl.act.packages.download import (
     download_archive,
     download_wheels,
     get_local_wheel_path,
+    hash_wheel,
 )
 from ipexctl.act.packages.sources import Sources
 from ipexctl.act.transfer.send import hash_file
@@ -163,9 +164,9 @@ def _write_hash_pages(sources: Sources, folder: Path) -> Sources:
     for number, link in enumerate(links):
         if (directory := Path(unquote(link.removeprefix("file://"))).absolute()).is_dir():
             # Source distributions stand there so that uv says that they are no wheels; none is used.
-            files = [path for path in directory.glob("*.whl") if path.is_file()]  # a FIFO would be waited for
-            urls = {path.name: f"{path.as_uri()}#sha256={hash_file(path)}" for path in files}
-            urls |= {path.name: path.as_uri() for path in directory.glob("*.tar.gz")}
+            sums = {path: hash_wheel(path) for path in directory.glob("*.whl") if path.name.isprintable()}
+            urls = {path.name: f"{path.as_uri()}#sha256={sum_}" for path, sum_ in sums.items() if sum_}
+            urls |= {path.name: path.as_uri() for path in directory.glob("*.tar.gz") if path.name.isprintable()}
             text = "".join(f'<a href="{url}">{name}</a>\n' for name, url in urls.items())
             links[number] = (folder / f"{number}.html").as_uri()
             (folder / f"{number}.html").write_text(text)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import BinaryIO
 
 from ipexctl.act.bundled_files import read_script
 from ipexctl.act.threads import STALL_TIMEOUT, StallTimer
@@ -103,10 +104,15 @@ def read_listing(link: Link, command: Command, width: int) -> bytes:
 
 def hash_file(path: Path) -> str:
     """SHA-256 of a file, in hex."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
+        return hash_open_file(file)
+
+
+def hash_open_file(file: BinaryIO) -> str:
+    """SHA-256 of what is in a file, in hex."""
+    digest = hashlib.sha256()
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
     return digest.hexdigest()
 
 

@@ -235,7 +235,12 @@ def _list_local_wheels(places: Sequence[str]) -> list[tuple[str, int, int]]:
     change, whatever it says of its age; reading gigabytes for their hashes would take longer than resolving again."""
     paths = [Path(unquote(place.rpartition(" @ ")[2].removeprefix("file://"))) for place in places]
     wheels = [wheel for path in paths for wheel in (path.glob("*.whl") if path.is_dir() else [path]) if wheel.is_file()]
-    return sorted((wheel.name, (info := wheel.stat()).st_size, info.st_ctime_ns) for wheel in wheels)
+    found = []
+    for wheel in wheels:
+        with suppress(OSError):  # it has just gone
+            info = wheel.stat()
+            found.append((wheel.name, info.st_size, info.st_ctime_ns))
+    return sorted(found)
 
 
 def load_torch_builds() -> TorchBuilds:

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.packages.download import FETCH, fetch_wheels, locate_wheel
-from ipexctl.act.transfer.send import hash_file
+from ipexctl.act.packages.download import FETCH, fetch_wheels, hash_wheel, locate_wheel
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.answers.install import WheelsAnswer
 from ipexctl.model.errors import Failure, Hint, UsageError, advise
@@ -51,7 +50,7 @@ def wheels_fetch(task: Wheels, context: Context, *, dry: bool = False) -> Workfl
         _, lock = yield from load_or_create_lock(LockRequest(request, stack, context, verb="wheels"))
         wanted |= {wheel.filename: wheel for wheel in lock.wheels}
     # By file name: one wheel may serve several Pythons, and each may need its own torch.
-    hashes = {name: path.is_file() and hash_file(path) for name in wanted for path in [directory / name]}
+    hashes = {name: hash_wheel(directory / name) for name in wanted}
     todo = [wheel for name, wheel in wanted.items() if hashes[name] != wheel.sha256]
     pythons = [stack.python for stack in stacks]
     plan = _format_plan(task, pythons, todo, f"{pluralize(len(wanted), 'wheel')} in {directory} already")

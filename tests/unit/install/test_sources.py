@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pytest
 
 from ipexctl.act.context import Context, Limits
-from ipexctl.act.packages.download import read_unpacked_size
+from ipexctl.act.packages.download import hash_wheel, read_unpacked_size
 from ipexctl.act.packages.resolve import WheelTarget, choose_build_errors, find_uv, parse_pylock, resolve_wheels
 from ipexctl.act.packages.sources import Sources, find_pip_files, read_pip_settings
 from ipexctl.decide.releases.resolve import resolve_stack
@@ -468,6 +468,21 @@ def test_a_package_of_which_only_the_source_fits_is_named_and_that_nothing_is_bu
     assert refused.value.hint == "ipexctl install --build inhouse"
     with pytest.raises(UsageError, match="cannot be resolved"):
         resolve_wheels(find_uv(), ["nowhere"], WheelTarget("3.11", "2.28"), sources)
+
+
+def test_what_others_put_beside_wheels_is_none(tmp_path: Path) -> None:
+    """A name that is no text was exit 70, a hole of a terabyte was hashed for an hour, and a wheel may go meanwhile."""
+    place = wheels.fill(tmp_path / "wheels", [wheels.wheel("inhouse", "1.0", {})])
+    for name in ("\udcff-1-py3-none-any.whl", "\udcff-1.tar.gz", "inhouse-2.0-py3-none-any.whl"):
+        (place / name).touch()
+    os.truncate(place / "inhouse-2.0-py3-none-any.whl", 1 << 40)
+    os.mkfifo(place / "inhouse-3.0-py3-none-any.whl")
+    (place / "inhouse-4.0-py3-none-any.whl").symlink_to("/dev/zero")
+    sources = Sources(find_links=(place.as_uri(),), no_index=True, environ={"UV_CACHE_DIR": str(tmp_path / "uv")})
+    (found,) = resolve_wheels(find_uv(), ["inhouse"], WheelTarget("3.11", "2.28"), sources)
+    assert found.version == "1.0"
+    assert [hash_wheel(each) != "" for each in sorted(place.glob("inhouse*"))] == [True, False, False, False]
+    assert hash_wheel(place / "gone") == ""
 
 
 def test_the_conflict_at_the_end_of_a_long_explanation_is_shown(tmp_path: Path) -> None:
