@@ -11,12 +11,13 @@ OTHER_NAMES = {  # of commands, and what they are called here
     "start": "run", "train": "run", "launch": "run", "submit": "run", "version": "--version", "ssh": "shell",
     "login": "shell", "ls": "ps", "list": "ps", "cancel": "stop", "check": "doctor", "setup": "install",
     "top": "ps", "htop": "ps", "push": "sync", "copy": "sync", "upload": "sync", "pull": "fetch", "get": "fetch",
-    "download": "fetch",
+    "download": "fetch", "cp": "sync", "ping": "doctor", "nodes": "hosts", "inventory": "hosts", "history": "runs",
 }  # fmt: skip
 NAMES_IN_LAB = {"start": "up", "create": "up", "stop": "down", "destroy": "down", "list": "status", "ls": "status"}
 # Options that a command does not have: why, and the words of the command that helps.
 _OTHER_OPTIONS: dict[tuple[str, str], tuple[str, list[str]]] = {
     ("stop", "--all"): ("it ends the run that is named; this lists them, each with its name", ["ps"]),
+    ("ps", "-a"): ("runs that ended are listed by runs", ["runs"]),
     ("play", "--syntax-check"): ("a playbook is only read by play lint", ["play", "lint", "playbook.yaml"]),
 }
 # Options of Ansible, of pip and of others, and those of the command that mean the same.
