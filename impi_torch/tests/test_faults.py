@@ -52,6 +52,8 @@ def test_a_rank_that_left_is_named_within_seconds(run: Run, case: str, ranks: in
     ("case", "status", "words"),
     [
         ("raised", 1, "ValueError: a mistake of the script"),
+        ("no_utf8", 1, r"ValueError: caf\udce9.jpg"),
+        ("unprintable", 1, "Unprintable: <exception str() failed>"),
         ("hook", 1, "ValueError: a mistake of the script"),
         ("hook_exits", 5, "ValueError: a mistake of the script"),
         ("exits", 3, "exit status 3"),
@@ -67,6 +69,12 @@ def test_a_rank_that_fails_ends_with_its_own_status_after_all_its_output(
     assert f"impi: rank 1 ended with {words}" in ended.err
     assert ended.out.count("a line of rank 1\n") == 2000
     assert "the last word of rank 1" in ended.out, "what is registered for the end was not called"
+
+
+def test_a_place_in_a_script_whose_name_is_no_utf_8_can_be_stored() -> None:
+    from impi_torch._calls import describe_caller
+
+    assert describe_caller((compile("1", "caf\udce9.py", "exec"), 0)).startswith(r" at caf\udce9.py:")
 
 
 @pytest.mark.parametrize("hook", ["", "1"])

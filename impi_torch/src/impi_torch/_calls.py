@@ -60,13 +60,18 @@ def find_caller() -> Caller | None:
     return None
 
 
+def printable(text: str) -> str:
+    """A text as torch's store and every terminal take it: bytes of a file's name that are no UTF-8 are escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def describe_caller(caller: Caller | None) -> str:
     """` at train.py:41`."""
     if caller is None:
         return ""
     code, last = caller
     line = max((start, line) for start, line in dis.findlinestarts(code) if start <= last)[1]
-    return f" at {Path(code.co_filename).name}:{line}"
+    return f" at {printable(Path(code.co_filename).name)}:{line}"
 
 
 class Calls:

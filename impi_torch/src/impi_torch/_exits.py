@@ -10,6 +10,7 @@ from opcode import opname
 from types import FrameType
 from typing import Any, NoReturn
 
+from ._calls import printable
 from ._launch import ImpiError, finalises_itself, mpi
 
 INTERRUPTED = 130  # what shells make of SIGINT, by which Python ends itself then
@@ -53,10 +54,20 @@ class Exits:
             if not self._in_hook:
                 status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
             of_script = isinstance(error, Exception) and not isinstance(error, ImpiError)
-            return Ending(f"{type(error).__name__}: {error}".rstrip(": ")[:500], status, of_script)
+            return Ending(describe_error(error), status, of_script)
         if self._main is None or returned(self._main) or not status:
             return None
         return Ending(f"exit status {status}", status)
+
+
+def describe_error(error: BaseException | None) -> str:
+    """The type and the words of an exception, as the store takes them: those of a file's name may be no UTF-8. Its
+    `__str__` may fail: nothing may keep this process from its end, for which the others wait."""
+    try:
+        words = str(error)
+    except Exception:
+        words = "<exception str() failed>"  # as Python prints it
+    return printable(f"{type(error).__name__}: {words}".rstrip(": ")[:500])
 
 
 def main_frame() -> FrameType | None:

@@ -186,6 +186,25 @@ def raised(rank: int, size: int) -> None:
     fails(rank, size, mistake)
 
 
+def no_utf8(rank: int, size: int) -> None:
+    def fail() -> None:
+        raise ValueError("caf\udce9.jpg")
+
+    fails(rank, size, fail)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def unprintable(rank: int, size: int) -> None:
+    def fail() -> None:
+        raise Unprintable
+
+    fails(rank, size, fail)
+
+
 def hook(rank: int, size: int) -> None:
     sys.excepthook = lambda *_: None
     fails(rank, size, mistake)
