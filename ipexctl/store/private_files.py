@@ -23,7 +23,16 @@ def make_private_directories(directory: Path) -> None:
     for path in (*reversed(directory.parents), directory):
         if not path.is_dir():  # mkdir gives its mode to the last one alone
             path.mkdir(mode=0o700, exist_ok=True)
-            path.chmod(0o700)
+            _make_private(path)
+
+
+def _make_private(directory: Path) -> None:
+    """Never through a link that another user has just put in its place, where he may. Raises `OSError`."""
+    number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchmod(number, 0o700)
+    finally:
+        os.close(number)
 
 
 def claim_private_directory(directory: Path) -> None:
@@ -44,7 +53,8 @@ def claim_private_directory(directory: Path) -> None:
     if why:
         raise UsageError(f"{shown} {why}: nothing of ipexctl is kept there", exit=Exit.STEP, hint=hint)
     if status.st_mode & 0o077:
-        directory.chmod(0o700)
+        with refuse_os_errors(directory, "cannot be made private"):
+            _make_private(directory)
 
 
 def describe_error(error: OSError) -> str:

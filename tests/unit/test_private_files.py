@@ -24,7 +24,7 @@ from ipexctl.model.tasks import Run
 from ipexctl.model.wheels import Lock
 from ipexctl.protocol.messages import RunRow
 from ipexctl.store.masking import Masker
-from ipexctl.store.private_files import measure_tree, write_private_file
+from ipexctl.store.private_files import make_private_directories, measure_tree, write_private_file
 from ipexctl.verbs.common.pages import save_doctor_record
 from ipexctl.verbs.run.prepare import describe_shared_files, find_start_notes
 from ipexctl.verbs.run.run_discovery import DiscoveredRun
@@ -118,6 +118,17 @@ def test_a_cache_of_before_becomes_private_and_one_that_others_can_write_is_refu
     assert run(cache, monkeypatch) is Exit.STEP
     assert "is writable by others (mode 0777)" in (err := capsys.readouterr().err)
     assert f"mv {cache} {cache}.untrusted" in err  # what others have put there is used no more
+
+
+def test_a_link_in_place_of_a_new_directory_makes_no_other_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user puts it there at once, where he may: root changed the mode of any directory."""
+    (tmp_path / "theirs").mkdir(mode=0o755)
+    monkeypatch.setattr(Path, "mkdir", lambda self, **_: self.symlink_to(tmp_path / "theirs"))
+    with pytest.raises(OSError, match="new"):
+        make_private_directories(tmp_path / "new")
+    assert stat.S_IMODE((tmp_path / "theirs").stat().st_mode) == 0o755
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
