@@ -1,6 +1,7 @@
 """``ipexctl doctor``: look at every host, say what is wrong, and how to fix it. Only ``--fix`` changes anything."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +42,7 @@ if TYPE_CHECKING:  # most looks neither fix nor measure, and both know much
     from ipexctl.verbs.doctor.fix import Ask
 
 
-_PROBE_LIMIT = 16 << 20  # bytes of one saved probe
+_PROBE_LIMIT, _PROBES_LIMIT = 16 << 20, 512 << 20  # bytes of one saved probe, characters of several
 
 
 def doctor(
@@ -57,8 +58,7 @@ def doctor(
         return
     if task.recorded:
         paths = _name_saved_probes(task.recorded)
-        texts = {name: read_input(path, limit=_PROBE_LIMIT).text for name, path in paths.items()}
-        yield from check_recorded(texts, paths)
+        yield from check_recorded(paths)
         return
     confirm: Ask | None = (lambda _: True) if task.yes else ask
     if task.fix and confirm is None:
@@ -124,25 +124,30 @@ def _probe_for_checks(
     )
 
 
-def check_recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) -> Workflow[None]:
-    """Checks saved probes, name → text of the file, without any host. A text that is no probe is a failure of its host;
-    if all are, `UsageError` is raised, which names the first one by its path."""
+def check_recorded(probes: Mapping[str, str | Path]) -> Workflow[None]:
+    """Checks saved probes, name → file, or its text, without any host. A text that is no probe is a failure of its
+    host; if all are, `UsageError` is raised, which names the first one by its path. Of files one at a time is here."""
     uarchs = load_uarchs()
     facts: dict[str, Facts] = {}
     failures: dict[str, Failure] = {}
     refusals: list[UsageError] = []
-    for name, text in texts.items():
+    size = 0
+    for name, probe in probes.items():
+        text, place = (read_input(probe, limit=_PROBE_LIMIT).text, probe) if isinstance(probe, Path) else (probe, name)
+        size += len(text)
+        if size > _PROBES_LIMIT:
+            raise UsageError(f"the saved probes are larger than {_PROBES_LIMIT >> 20} MiB")
         try:
-            facts[name] = parse_facts(parse_bundle(text, str((paths or {}).get(name, name))), uarchs)
+            facts[name] = parse_facts(parse_bundle(text, str(place)), uarchs)
         except UsageError as error:
             refusals.append(error)
             what = ": ".join([error.sentence, *error.reasons])
             failures[name] = Failure(name, Kind.STEP, what, error.hint, "no-probe")
-    if len(refusals) == len(texts):
+    if len(refusals) == len(probes):
         raise refusals[0]
-    inventory = Inventory(tuple(Host(name, name) for name in texts), "--recorded")
+    inventory = Inventory(tuple(Host(name, name) for name in probes), "--recorded")
     yield Started("doctor", f"{pluralize(len(inventory), 'host')}, recorded", inventory.names)
-    for name in texts:
+    for name in probes:
         yield FactsRead(name, facts[name]) if name in facts else HostFailed(failures[name])
     cluster = Cluster(inventory, facts, failures, load_releases(), live=False)
     findings = run_checks(cluster, load_catalogue())
@@ -181,9 +186,10 @@ def _name_saved_probes(paths: tuple[str, ...]) -> dict[str, Path]:
     Raises `UsageError`."""
     paths = tuple(str(file) for path in paths for file in sorted(Path(path).glob("*.json")) or [Path(path)])
     stems = [Path(path).stem for path in paths]
-    named = {stem if stems.count(stem) == 1 else path: Path(path) for stem, path in zip(stems, paths, strict=True)}
+    counts = Counter(stems)  # of perhaps very many
+    named = {stem if counts[stem] == 1 else path: Path(path) for stem, path in zip(stems, paths, strict=True)}
     if len(named) < len(paths):
-        twice = sorted({printable(path) for path in paths if paths.count(path) > 1})
+        twice = sorted(printable(path) for path, count in Counter(paths).items() if count > 1)
         raise UsageError(f"a saved probe is given twice: {', '.join(twice)}")
     return named
 

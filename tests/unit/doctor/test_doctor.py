@@ -96,6 +96,19 @@ def test_a_saved_probe_without_answers_is_a_failed_host_beside_the_others(rubbis
         list(check_recorded({"empty": rubbish, "another": rubbish}))
 
 
+def test_of_saved_probes_one_is_in_memory_at_a_time_and_not_all_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 files of a stranger, holes of 16 MiB that took no room, were 3.3 GB here."""
+    paths = {name: tmp_path / f"{name}.json" for name in ("a", "b")}
+    for path in paths.values():
+        path.write_text(text := text_of("avx2 fma"))
+    assert ended(list(check_recorded(paths))) is Exit.OK
+    monkeypatch.setattr("ipexctl.verbs.doctor.doctor._PROBES_LIMIT", len(text))
+    with pytest.raises(UsageError, match="the saved probes are larger than"):
+        list(check_recorded(paths))
+
+
 def test_saved_probes_of_the_same_name_are_distinguished_by_their_paths(tmp_path: Path) -> None:
     paths = []
     for directory in ("a", "b"):
