@@ -178,7 +178,8 @@ def _find_launcher(words: Sequence[str], table: LaunchTable) -> str:
         program = table.find_program(parts[at : at + 2])
         if program and program[0].kind != "prefix":
             following = parts[at + program[1] :]
-            is_head = head == program and any(not part.startswith("-") for part in following)
+            is_started = head == program or (parts[at - 1] == "-m" and normalise_program(parts[0]) == "python")
+            is_head = is_started and any(not part.startswith("-") for part in following)
             return normalise_program(parts[at]) if is_head or starts_python(following) else ""
     return ""
 
