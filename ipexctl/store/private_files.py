@@ -94,23 +94,35 @@ def sync_file_system(number: int) -> None:
 
 
 @contextmanager
+def replace_name(path: Path) -> Iterator[tuple[str, int]]:
+    """A name, and the open directory in which what gets it takes the place of ``path`` by one rename, or goes: where
+    another user may write, he exchanges that directory for a link to another meanwhile. Raises `OSError`."""
+    part = f".{path.name}.{secrets.token_hex(4)}"
+    at = os.open(path.parent, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield part, at
+        os.rename(part, path.name, src_dir_fd=at, dst_dir_fd=at)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(part, dir_fd=at)
+        raise
+    finally:
+        os.close(at)
+
+
+@contextmanager
 def replace_file(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
     """A new file that takes the place of ``path`` by one rename when all is on the disk, else leaves nothing. A link at
     ``path`` is replaced, not followed. Without a ``mode`` it gets that of the umask. Raises `OSError`."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else 0o600)
-    try:
+    with replace_name(path) as (part, at):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        number = os.open(part, flags, 0o666 if mode is None else 0o600, dir_fd=at)
         with os.fdopen(number, "wb") as file:
             yield file
             if mode is not None:
                 os.fchmod(number, mode)
             file.flush()
             os.fsync(number)
-        part.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
 
 
 def write_private_file(path: Path, data: bytes, mode: int = 0o600) -> None:

@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from ipexctl.model.tasks import Run
 from ipexctl.model.wheels import Lock
 from ipexctl.protocol.messages import RunRow
 from ipexctl.store.masking import Masker
-from ipexctl.store.private_files import make_private_directories, measure_tree, write_private_file
+from ipexctl.store.private_files import make_private_directories, measure_tree, replace_file, write_private_file
 from ipexctl.verbs.common.pages import save_doctor_record
 from ipexctl.verbs.run.prepare import describe_shared_files, find_start_notes
 from ipexctl.verbs.run.run_discovery import DiscoveredRun
@@ -141,6 +142,23 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     write_private_file(tmp_path / "file", b"new", 0o700)
     assert (tmp_path / "file").read_bytes() == b"new"
     assert modes(tmp_path)["file"] == 0o700
+
+
+def test_a_link_in_place_of_the_directory_meanwhile_leads_no_file_elsewhere(tmp_path: Path) -> None:
+    """Another user exchanges it, where he may: files of root's were replaced, and parts stayed, in what he chose."""
+    for end in ("well", "with an error"):
+        theirs, place, aside = (tmp_path / f"{end} {name}" for name in ("theirs", "place", "aside"))
+        theirs.mkdir()
+        place.mkdir()
+        (theirs / "file").write_bytes(b"kept")
+        with suppress(ZeroDivisionError), replace_file(place / "file") as file:
+            place.rename(aside)
+            place.symlink_to(theirs)
+            file.write(b"new")
+            assert end == "well" or 1 / 0
+        assert [path.name for path in theirs.iterdir()] == ["file"]
+        assert (theirs / "file").read_bytes() == b"kept"
+        assert [path.read_bytes() for path in aside.iterdir()] == ([b"new"] if end == "well" else [])
 
 
 def test_a_tree_is_measured_however_deep_it_is(tmp_path: Path) -> None:

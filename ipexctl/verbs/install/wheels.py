@@ -1,7 +1,6 @@
 """``ipexctl wheels fetch``: a wheelhouse of one release for some Pythons, to carry to where no index is reached."""
 
 import os
-import secrets
 import shutil
 import threading
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Install, Wheels
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.model.wheels import Wheel
-from ipexctl.store.private_files import refuse_os_errors, replace_file, sync_path
+from ipexctl.store.private_files import refuse_os_errors, replace_file, replace_name, sync_path
 from ipexctl.verbs.common.probe import load_releases
 from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock, resolve_available
 from ipexctl.verbs.install.requirements import fix_requirements
@@ -101,12 +100,10 @@ def _format_plan(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], no
 
 def _link_or_copy(source: Path, target: Path) -> None:
     """By rename, so that a wheelhouse never has half a wheel; without a copy where the disk is the same."""
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")  # nobody else can have put a link there
     try:
-        os.link(source, part)
+        with replace_name(target) as (part, at):  # nobody else can have put a link there
+            os.link(source, part, dst_dir_fd=at)
+            sync_path(source)
     except OSError:
         with replace_file(target) as copy, source.open("rb") as file:
             shutil.copyfileobj(file, copy)
-        return
-    sync_path(part)
-    part.replace(target)

@@ -263,8 +263,8 @@ def test_a_link_that_another_user_puts_where_a_wheel_is_made_is_not_followed(
     source.write_text("wheel")
     precious.write_text("precious")
 
-    def link(_: Path, part: Path) -> None:
-        for path in (part, tmp_path / "a.whl"):
+    def link(_: Path, part: str, **__: int) -> None:
+        for path in (tmp_path / part, tmp_path / "a.whl"):
             path.symlink_to(precious)
         raise FileExistsError
 
