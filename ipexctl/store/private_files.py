@@ -41,7 +41,7 @@ def claim_private_directory(directory: Path) -> None:
     with refuse_os_errors(directory, "cannot be made"):
         if not (directory.exists() or directory.is_symlink()):
             make_private_directories(directory)
-    status, why, hint = directory.lstat(), "", None
+        status, above, why, hint = directory.lstat(), _find_open_directory(directory), "", None
     if not stat.S_ISDIR(status.st_mode):
         why = "is not a directory"
     elif status.st_uid != os.geteuid():
@@ -50,11 +50,24 @@ def claim_private_directory(directory: Path) -> None:
         why = f"is writable by others (mode {stat.S_IMODE(status.st_mode):04o})"
         moved = [shlex.quote(f"{directory}{end}") for end in ("", ".untrusted")]
         hint = f"mv {' '.join(moved)}"  # what others have put there would stay, and be used
+    elif above:
+        why = f"is below {printable(str(above), 400)}, where others can exchange it"
+        hint = f"chmod o-w {shlex.quote(str(above))}"
     if why:
         raise UsageError(f"{shown} {why}: nothing of ipexctl is kept there", exit=Exit.STEP, hint=hint)
     if status.st_mode & 0o077:
         with refuse_os_errors(directory, "cannot be made private"):
             _make_private(directory)
+
+
+def _find_open_directory(directory: Path) -> Path | None:
+    """The one above in which everybody, or the owner of one like /tmp, can put another in the place of what is ours."""
+    for path in directory.resolve().parents:
+        status = path.stat()
+        is_safe = status.st_mode & stat.S_ISVTX and status.st_uid in {0, os.geteuid()}
+        if status.st_mode & stat.S_IWOTH and not is_safe:
+            return path
+    return None
 
 
 def describe_error(error: OSError) -> str:

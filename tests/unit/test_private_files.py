@@ -119,6 +119,12 @@ def test_a_cache_of_before_becomes_private_and_one_that_others_can_write_is_refu
     assert run(cache, monkeypatch) is Exit.STEP
     assert "is writable by others (mode 0777)" in (err := capsys.readouterr().err)
     assert f"mv {cache} {cache}.untrusted" in err  # what others have put there is used no more
+    cache.chmod(0o700)
+    tmp_path.chmod(0o1777)
+    assert run(cache, monkeypatch) is Exit.OK
+    tmp_path.chmod(0o777)  # another can be put in its place at any time after this look
+    assert run(cache, monkeypatch) is Exit.STEP
+    assert f"chmod o-w {tmp_path}" in capsys.readouterr().err
 
 
 def test_a_link_in_place_of_a_new_directory_makes_no_other_private(
