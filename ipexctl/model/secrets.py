@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
+from urllib.parse import unquote
 
 from ipexctl.data import read_data
 from ipexctl.model.toml import parse_toml
@@ -19,6 +20,7 @@ _POSITION = re.compile(rb"\d+(?::\d+)?:(?!\S)")  # behind the name of a file: a 
 _VALUE = re.compile(rb"\\{1,3}[\"'][^\"'\\]*|[a-zA-Z]{0,2}(?:\"[^\"]*\"|'[^']*')|[\"']?[^\s,;&'\"]+")
 _FRAME = re.compile(rb'File "[^"]+\.py", line \d+, in \S')  # of a traceback, above the line of source code
 _PASSWORD = re.compile(r"(?s)://[^:/?#@\s]*:(?!\d+/)(.+)")  # also with what should be quoted: slashes, blanks
+_SCHEMES = {"bearer", "basic", "token", "apikey"}  # of a header Authorization
 _LINE_LIMIT = 1 << 10  # bytes of a line of one
 
 
@@ -68,7 +70,8 @@ def find_named_values(words: Sequence[str]) -> Iterator[str]:
 def find_passwords(text: str) -> Iterator[str]:
     """Yields those of the URLs of a text, which is a word or a list of them."""
     for url in re.split(r"[\s,](?=https?://)", text):
-        yield from _PASSWORD.findall(url.rpartition("@")[0])
+        for password in _PASSWORD.findall(url.rpartition("@")[0]):
+            yield from dict.fromkeys((password, unquote(password)))
 
 
 def mask_forms(data: bytes) -> bytes:
@@ -82,10 +85,27 @@ def mask_forms(data: bytes) -> bytes:
 
 def mask_names(data: bytes) -> bytes:
     """Returns text without the values that follow names which look secret."""
-    lower = data.lower()
-    if not any(hint in lower for hint in _read_names()[2]):
-        return data
     pieces, end = [], 0
+    for value in _find_values(data):
+        pieces += [data[end : value.start()], MASK]
+        end = value.end()
+    return b"".join([*pieces, data[end:]]) if pieces else data
+
+
+def find_inner_values(word: str) -> Iterator[str]:
+    """Yields the values within a word that is a line for a shell, JSON or a header."""
+    for value in _find_values(word.encode("utf-8", "surrogateescape")):
+        text = value[0].decode("utf-8", "surrogateescape")
+        bare = text.strip("\\\"'") if text[-1:] in "\"'" or "\\" in text[:1] else text.lstrip("\"'").rstrip("}])")
+        if bare.lower() not in _SCHEMES:
+            yield bare
+
+
+def _find_values(data: bytes) -> Iterator[re.Match[bytes]]:
+    """Yields the values that follow names which look secret, with their quotes."""
+    lower, end = data.lower(), 0
+    if not any(hint in lower for hint in _read_names()[2]):
+        return
     for name in _NAME.finditer(data):
         secret = name.start() >= end and looks_secret((name[1] or name[2]).decode())
         is_file = b"." in name[0] and name[0].endswith(b":")  # a password of db.password= may have digits alone
@@ -93,9 +113,8 @@ def mask_names(data: bytes) -> bytes:
             continue
         value = _VALUE.match(data, name.end()) if secret else None
         if value and not _is_expression(data, name.start(), value[0]):
-            pieces += [data[end : name.end()], MASK]
+            yield value
             end = value.end()
-    return b"".join([*pieces, data[end:]]) if pieces else data
 
 
 def _is_expression(data: bytes, at: int, value: bytes) -> bool:

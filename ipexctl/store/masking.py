@@ -26,6 +26,7 @@ from ipexctl.model.secrets import (
     MASK,
     ends_in_key,
     find_beginning,
+    find_inner_values,
     find_named_values,
     find_passwords,
     looks_secret,
@@ -115,8 +116,8 @@ class Masker:
     def add_words(self, words: Sequence[str]) -> None:
         """From now on those values of a command line are secrets that follow names which look secret, and passwords in
         URLs. Numbers are none: they stand elsewhere, too."""
-        self.add_secrets(value for value in find_named_values(words) if not value.isdigit())
-        self.add_secrets(password for word in words for password in find_passwords(word) if not password.isdigit())
+        within = (value for word in words for find in (find_inner_values, find_passwords) for value in find(word))
+        self.add_secrets(value for value in (*find_named_values(words), *within) if not value.isdigit())
 
     def find_declared(self, text: str) -> list[str]:
         """Returns those declared values that stand in a text, the longest first."""

@@ -137,6 +137,26 @@ def test_the_words_of_a_command_line_are_secrets_by_the_word_before() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "word",
+    [
+        "DB_PASS=SECRET; python train.py",
+        "export DB_PASS='SECRET' && python train.py",
+        "python train.py --api-key SECRET --lr 1",
+        "curl -H 'X-Api-Key: SECRET' localhost",
+        "X-Api-Key: SECRET",
+        '{"api_key": "SECRET", "lr": 1}',
+        '--api_key="SECRET"',
+        "+logger={api_key:SECRET}",
+        "https://me:SECRET@index.example/simple",
+    ],
+)
+def test_values_within_one_word_are_secrets_of_their_own(word: str) -> None:
+    """Each was declared with the line around it, so that a rank that printed it alone showed it."""
+    quoted = "%71" + SECRET[1:] if word.startswith("https") else SECRET
+    assert Masker({}, ["exec", word.replace("SECRET", quoted)]).mask_text(f"got {SECRET} alone") == "got *** alone"
+
+
 ENCODINGS: dict[str, Callable[[str], str]] = {
     "plain": str,
     "json": json.dumps,
