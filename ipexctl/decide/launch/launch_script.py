@@ -91,9 +91,15 @@ def find_in_commands(
     for index, command in enumerate(commands):
         words = tuple(each for word in command.words for each in variables.expand(word))
         variables.read(command)
-        if len(words) == 1 and (assigned := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[0], re.DOTALL)):
-            if assigned[1] not in used:
-                inner = find_in_commands(_split_value(assigned[2]), table, {}, depth + 1)
+        is_exported = words[:1] == ("export",)
+        values = words[is_exported:]
+        if len(values) == 1 and (assigned := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", values[0], re.DOTALL)):
+            is_used = assigned[1] in used
+            started = () if is_used and not is_exported else _split_value(assigned[2])
+            inner = list(find_in_commands(started, table, {}, depth + 1))
+            if inner:
+                variables.exports.pop(assigned[1], None)  # this shell starts it: no rank needs to know it
+            if not is_used:
                 yield from (replace(each, line=command.line) for each in inner)
             continue
         if name := _find_launcher(words, table):
