@@ -73,8 +73,12 @@ def list_forms(value: str) -> set[bytes]:
     quoted |= {re.sub("%..", lambda code: code[0].lower(), text) for text in quoted}
     inner = {json.dumps(value, ensure_ascii=wide)[1:-1] for wide in (False, True)}
     quoted |= {*inner, *(json.dumps(text)[1:-1] for text in inner), *(text.replace("/", r"\/") for text in inner)}
-    texts = {repr(value)[1:-1], repr(raw)[2:-1], ascii(value)[1:-1], shlex.quote(value).strip("'"), html.escape(value),
-             raw.hex(), raw.hex().upper(), *quoted}  # fmt: skip
+    signs = "[<>&]", "[<>&']"  # which Go and Jinja escape in JSON, too
+    quoted |= {re.sub(each, lambda sign: f"\\u{ord(sign[0]):04x}", text) for each in signs for text in inner}
+    marked = html.escape(value)
+    quoted |= {marked, html.escape(value, quote=False), marked.replace("&quot;", "&#34;").replace("&#x27;", "&#39;")}
+    texts = {repr(value)[1:-1], repr(raw)[2:-1], ascii(value)[1:-1], shlex.quote(value).strip("'"), raw.hex(),
+             raw.hex().upper(), *quoted}  # fmt: skip
     lines = (*raw.splitlines(), *encodebytes(raw).splitlines())
     forms = {raw, *lines, *(text.encode("utf-8", "surrogateescape") for text in texts)}
     for encode in (b64encode, urlsafe_b64encode):

@@ -4,6 +4,7 @@ import base64
 import html
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote, quote_plus
@@ -170,6 +171,9 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
     "url, all": lambda text: quote(text, safe="").lower() if text.islower() else quote(text, safe=""),
     "form": quote_plus,
     "html": html.escape,
+    "html of text": lambda text: html.escape(text, quote=False),
+    "html of Jinja": lambda text: html.escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"),
+    "json of Go": lambda text: re.sub("[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", json.dumps(text)),
     "base64": lambda text: base64.b64encode(text.encode()).decode(),
     "base64 for URLs": lambda text: base64.urlsafe_b64encode(text.encode()).decode(),
     "hex": lambda text: text.encode().hex(),
