@@ -23,6 +23,7 @@ from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, AGENTS, BOTH, ROLE, RUNS, Role
 from ipexctl.protocol.timings import Timings
 
+_STACKS_SIZE_LIMIT = 1 << 26  # bytes of stacks of all ranks
 _LINE_LIMIT = 1 << 12  # bytes of the first line of a keeper
 _HOST = re.compile(r"[\w:-][\w.:-]{,252}", re.ASCII)  # its name, by which a directory here is called
 _KEEPER_START_TIMEOUT = 60.0  # seconds in which the keeper must listen: 30 for its command, and 30 until it starts
@@ -132,12 +133,16 @@ def collect_stacks(
     """Stacks of the ranks of a running run, and the hosts that did not report theirs. ``request`` is an id that no
     other request has. Raises `LinkError`."""
     timeout = 2 * timings.inquiry + 2 * timings.reply + timings.connect
-    done = link.run(site.build_command(Role.STACKS, site.directory, request, timeout=timeout))
+    command = site.build_command(Role.STACKS, site.directory, request, timeout=timeout)
+    done = link.run(replace(command, cap=_STACKS_SIZE_LIMIT))
     records = [journal.KINDS.read(line) for line in done.out.splitlines()]
     if done.ok and records and isinstance(records[-1], journal.InquiryEnded):
         stacks = tuple(record for record in records if isinstance(record, rank_records.RankStack))
         return stacks, tuple(records[-1].missing)
     problem = "its ranks' stacks cannot be read"
+    if done.truncated:
+        what = f"{problem}: they are larger than {_STACKS_SIZE_LIMIT >> 20} MiB"
+        raise LinkError(Failure(site.host.name, Kind.STEP, what, code="stacks"))
     answer = _parse_answer(link, done, problem, messages.AgentFailed)
     raise LinkError(Failure(site.host.name, Kind.STEP, f"{problem}: {answer.error}", code="stacks"))
 

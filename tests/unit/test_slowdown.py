@@ -89,6 +89,13 @@ def test_where_ranks_of_one_host_wait_for_each_other_in_turn_no_others_wait() ->
     assert get_verdict(fold_state(stream))[1] == "ranks 0-1 on a come last into all_reduce (4 of 4)"
 
 
+def test_samples_of_ranks_that_the_run_does_not_have_are_none() -> None:
+    """A saved run of somebody else ended commands with exit code 70."""
+    places = (StallPlace((9,), "train.py:23"), StallPlace((0,), "train.py:30", "all_reduce"))
+    stream = [*slow_run(), *(Stamped(132.0 + turn, e.PlacesSampled(places)) for turn in range(4))]
+    assert get_verdict(fold_state(stream)) == get_verdict(fold_state(slow_run()))
+
+
 FAR = {"a": {"delay": 0.01}, "b": {"delay": 104.2, "resent": 0.021}, "c": {"delay": 0.21}}
 LOSSY = {"a": {"delay": 0.01}, "b": {"delay": 0.3, "resent": 0.03}, "c": {"delay": 0.2, "resent": 0.001}}
 HEAD = {"a": {"delay": 0.01, "resent": 0.02}, "b": {"delay": 104.2}, "c": {"delay": 103.0}}

@@ -21,7 +21,7 @@ from ipexctl.store.record import EVENTS, MARK, RANKS, list_saved_runs, read_name
 
 _OUTPUT_EVENT_SIZE = 1 << 16  # bytes of a rank's output in one event
 _LINE_LIMIT = 1 << 25  # bytes: an answer of a thousand hosts is one
-_FILE_SIZE_LIMIT = (1 << 63) - 1  # bytes
+_FILE_SIZE_LIMIT = 1 << 62  # bytes: what is read behind them has numbers of 63 bits, too
 _READINGS_LIMIT = 4  # of each byte of a rank's file, on average: what was truncated meanwhile is referred to again
 
 

@@ -291,3 +291,18 @@ def test_an_agent_of_an_earlier_version_is_distinguished(link: LocalLink, tmp_pa
         site = at(kept, "echo \"unknown role 'stacks'\" >&2; exit 2")
         with pytest.raises(LinkError, match="its ranks' stacks cannot be read: unknown role"):
             run_control.collect_stacks(link, site, "r1", kept.spec.timings)
+
+
+def test_stacks_of_a_hundred_ranks_are_collected_and_those_without_an_end_are_named(
+    link: LocalLink, tmp_path: Path
+) -> None:
+    """1 MiB of them was cut, and its last line, a piece of JSON, was the reason."""
+    record, end = (journal.encode_record(each).decode() for each in (
+        rank_records.RankStack(0, "a", 7, "S", "", "x" * 20_000), journal.InquiryEnded([])
+    ))  # fmt: skip
+    (tmp_path / "answer").write_text(record * 100 + end)
+    with keeping(tmp_path / RUNS) as kept:
+        stacks, _ = run_control.collect_stacks(link, at(kept, f"cat {tmp_path}/answer"), "r1", kept.spec.timings)
+        assert len(stacks) == 100
+        with pytest.raises(LinkError, match="its ranks' stacks cannot be read: they are larger than 64 MiB"):
+            run_control.collect_stacks(link, at(kept, "head -c 70000000 /dev/zero"), "r1", kept.spec.timings)

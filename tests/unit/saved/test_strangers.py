@@ -53,6 +53,7 @@ RECORDS: dict[str, list[Line | str]] = {
         STARTED, json.dumps(OUTPUT)[:-1] + f', "offset": 0, "length": 1, "lost": {"9" * 4300}}}',
         f'{{"event": "gap", "lines": {"9" * 4300}}}',
     ],
+    "output at the end of the largest file": [STARTED, {**OUTPUT, "offset": (1 << 63) - 1, "length": 0}],
     "half an option": [{**STARTED, "place": ["-f"]}, RANK, {**ENDED, "reason": "rank"}],
     "CPUs without an end": [
         STARTED, {"at": 1, "event": "facts-read", "host": "h", "facts": {"cpus_online": "0-99999999999"}},
