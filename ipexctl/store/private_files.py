@@ -52,7 +52,8 @@ def claim_private_directory(directory: Path) -> None:
         hint = f"mv {' '.join(moved)}"  # what others have put there would stay, and be used
     elif above:
         why = f"is below {printable(str(above), 400)}, where others can exchange it"
-        hint = f"chmod o-w {shlex.quote(str(above))}"
+        mine = above.stat().st_uid in {0, os.geteuid()}
+        hint = f"chmod +t {shlex.quote(str(above))}" if mine else "set XDG_CACHE_HOME and XDG_STATE_HOME"
     if why:
         raise UsageError(f"{shown} {why}: nothing of ipexctl is kept there", exit=Exit.STEP, hint=hint)
     if status.st_mode & 0o077:
