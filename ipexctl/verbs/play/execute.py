@@ -30,6 +30,7 @@ def execute(
 ) -> Workflow[None]:
     """Runs the command on every host, without a shell, as ``prepare`` makes it for that host; a status other than 0 is
     a failure of the host."""
+    context.masker.add_words(task.argv)  # a playbook's
     command = Command(task.argv, timeout=task.timeout)
     yield make_started(verb, str(command), inventory)
     plan = f"on {pluralize(len(inventory), 'host')}: {command}"

@@ -95,6 +95,14 @@ def test_a_step_that_is_refused_as_a_whole_has_failed_on_every_host(tmp_path: Pa
     assert [(event.host, event.detail) for event in failed] == [(name, refused.value.sentence) for name in HOSTS.names]
 
 
+def test_a_secret_among_the_words_of_a_playbooks_command_is_one_wherever_it_stands() -> None:
+    """Only those of the command line and of scripts were: what the hosts printed showed it, also in the record."""
+    book = playbook.parse_playbook("steps: [{command: {argv: [x, --api-key, q7Zk-93mv]}}]", "p.yaml")
+    context = Context(FakeOpener(fine), Path("state"), Path("cache"))
+    assert [*play(book, HOSTS, context)]
+    assert context.masker.mask_text("got q7Zk-93mv") == "got ***"
+
+
 def test_a_command_that_failed_without_a_word_leaves_no_colon() -> None:
     def silent(_: Host, command: Command) -> Completed:
         return Completed(3)
