@@ -56,7 +56,8 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     from ipexctl.decide.parsing.host_patterns import FAILED
     from ipexctl.model.errors import UsageError, advise
     from ipexctl.model.json_values import select_attributes
-    from ipexctl.verbs.common.select import Permits, limit_hosts, read_playbook, select_play_hosts
+    from ipexctl.verbs.common.playbooks import Permits, read_playbook, select_play_hosts
+    from ipexctl.verbs.common.select import limit_hosts
     from ipexctl.verbs.examples import examples
     from ipexctl.verbs.play.lint import lint
     from ipexctl.verbs.play.play import PlayOptions, list_steps, play

@@ -8,7 +8,8 @@ from ipexctl.model.errors import Exit, advise
 from ipexctl.model.events import Ended, Message, Started, Workflow
 from ipexctl.verbs import lab
 from ipexctl.verbs.common.nested import run_nested
-from ipexctl.verbs.common.select import read_playbook, select_hosts
+from ipexctl.verbs.common.playbooks import read_playbook
+from ipexctl.verbs.common.select import select_hosts
 from ipexctl.verbs.play.play import play
 
 PLAYBOOKS = {"native": "demo.yaml", "ipex": "demo-ipex.yaml"}

@@ -10,7 +10,7 @@ from ipexctl.model.events import Message, Started, Workflow, finish_verb
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.plays import Play
 from ipexctl.model.text import pluralize, printable
-from ipexctl.verbs.common.select import Permits, read_play_hosts, read_playbook
+from ipexctl.verbs.common.playbooks import Permits, read_play_hosts, read_playbook
 from ipexctl.verbs.play.play import expand_step_paths, find_errors
 
 

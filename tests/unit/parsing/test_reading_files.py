@@ -20,7 +20,8 @@ from ipexctl.model import tasks
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.plays import Play
 from ipexctl.model.tasks import Install, Run
-from ipexctl.verbs.common.select import Permits, read_playbook, select_hosts, select_play_hosts
+from ipexctl.verbs.common.playbooks import Permits, read_playbook, select_play_hosts
+from ipexctl.verbs.common.select import select_hosts
 from ipexctl.verbs.files.project import Project
 from ipexctl.verbs.run.programs import find_local_module
 from ipexctl.verbs.run.replay import find_saved_run

@@ -17,7 +17,8 @@ from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Stam
 from ipexctl.model.hosts import Command, Completed, Host, Inventory
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, RankOutcome, RunOutcome
-from ipexctl.verbs.common.select import limit_hosts, list_flags, read_play_hosts
+from ipexctl.verbs.common.playbooks import read_play_hosts
+from ipexctl.verbs.common.select import limit_hosts, list_flags
 from ipexctl.verbs.play.execute import search_environment
 from ipexctl.verbs.play.lint import lint
 from ipexctl.verbs.play.play import PlayOptions, keep_excluded, list_steps, play
