@@ -4,6 +4,7 @@ slowest: it is the one that the others wait for, while it does not."""
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import NamedTuple
 
 from ipexctl.decide.run.command_line import make_command_without
 from ipexctl.model.reports import SlowHost, StallPlace
@@ -104,32 +105,36 @@ def _get_least(table: Mapping[str, Series], name: str) -> float:
     return min([value for column in table[name].extremes.values() for *_, value in column], default=0.0)
 
 
+class _LastHost(NamedTuple):
+    """The host whose ranks still work in ``late`` samples, while the others wait for them in a call: ``share`` is that
+    of all looks at the others in which they wait, None without such."""
+
+    host: str
+    late: int
+    share: float | None
+
+
 def _find_slow_host(state: RunState, attempt: Attempt, slowdown: Slowdown) -> SlowHost | None:
     """Returns the host that the others wait for, as samples of stacks tell; without them the one without CPU time."""
     hosts = attempt.started.ranks
     telling = [sample for sample in slowdown.samples if {bool(place.call) for place in sample} == {True, False}]
-    working = [{rank for place in sample if not place.call for rank in place.ranks} for sample in telling]
-    ordered = Counter(host for ranks in working for host in {hosts[rank] for rank in ranks}).most_common(2)
-    clear = len(telling) >= _MIN_SAMPLES and ordered[0][1] >= _BUSY_SHARE * len(telling)
-    clear = clear and (len(ordered) < 2 or ordered[1][1] <= _WAITING_SHARE * len(telling))
-    share = _measure_waiting(slowdown, hosts, ordered[0][0]) if ordered else None
-    longer = max(1 - slowdown.pace / slowdown.best, 0.0) if slowdown.best else 0.0  # by which part of a step
-    clear = clear and (share is None or share >= _WAITING_SHARE * longer)  # else waiting does not explain it
+    last = _find_last_host(telling, slowdown, hosts)
     far, measured = _find_slow_link(state)
-    if clear and far != attempt.started.head and not _find_cause(state, ordered[0][0]):
-        clear = far in ("", ordered[0][0])  # over a slow link any rank may be the last one, in a few samples
-    host = ordered[0][0] if clear else _find_capped_host(state, _CAUSE) or far
+    if last and far not in ("", last.host, attempt.started.head) and not _find_cause(state, last.host):
+        last = None  # over a slow link any rank may be the last one, in a few samples
+    host = last.host if last else _find_capped_host(state, _CAUSE) or far
     if not host:
         return None
-    own = [rank for rank, name in enumerate(hosts) if name == host]
-    late = Counter(rank for ranks in working for rank in ranks if rank in own)
-    ranks = tuple(rank for rank in own if not clear or late[rank] >= _WAITING_SHARE * len(telling)) or tuple(own)
-    begun = slowdown.since - state.begun
+    ranks = tuple(rank for rank, name in enumerate(hosts) if name == host)
+    if last:
+        late = Counter(rank for sample in telling for rank in _list_working(sample))
+        ranks = tuple(rank for rank in ranks if late[rank] >= _WAITING_SHARE * len(telling)) or ranks
     lines = []
     if slowdown.best:
-        lines.append(f"pace {slowdown.pace:.2f} it/s, was {slowdown.best:.2f} until {format_clock(begun)}")
-    if clear:
-        lines.append(_describe_waiting(telling, ranks, host, ordered[0][1], share))
+        begun = format_clock(slowdown.since - state.begun)
+        lines.append(f"pace {slowdown.pace:.2f} it/s, was {slowdown.best:.2f} until {begun}")
+    if last:
+        lines.append(_describe_waiting(telling, ranks, last))
     cause = _find_cause(state, host) or (measured if host == far else "") or _find_usual_place(telling, ranks)
     if cause:
         lines.append(f"{host}: {cause}")
@@ -140,6 +145,29 @@ def _find_slow_host(state: RunState, attempt: Attempt, slowdown: Slowdown) -> Sl
     return SlowHost(host, ranks, slowdown.since, slowdown.pace, slowdown.best, cause, tuple(lines), words)
 
 
+def _find_last_host(
+    telling: Sequence[tuple[StallPlace, ...]], slowdown: Slowdown, hosts: Sequence[str]
+) -> _LastHost | None:
+    """Returns the host that comes last into the calls; None where the samples do not tell it clearly."""
+    ordered = Counter(
+        host for sample in telling for host in {hosts[rank] for rank in _list_working(sample)}
+    ).most_common(2)
+    if len(telling) < _MIN_SAMPLES or ordered[0][1] < _BUSY_SHARE * len(telling):
+        return None
+    if ordered[1:] and ordered[1][1] > _WAITING_SHARE * len(telling):
+        return None
+    host, late = ordered[0]
+    share = _measure_waiting(slowdown, hosts, host)
+    longer = max(1 - slowdown.pace / slowdown.best, 0.0) if slowdown.best else 0.0  # by which part of a step
+    if share is not None and share < _WAITING_SHARE * longer:  # waiting does not explain it
+        return None
+    return _LastHost(host, late, share)
+
+
+def _list_working(sample: tuple[StallPlace, ...]) -> set[int]:
+    return {rank for place in sample if not place.call for rank in place.ranks}
+
+
 def _measure_waiting(slowdown: Slowdown, hosts: Sequence[str], host: str) -> float | None:
     """Returns in which share of the looks at them the ranks of the other hosts waited in a call; None without such."""
     places = [place for sample in slowdown.samples for place in sample]
@@ -147,14 +175,12 @@ def _measure_waiting(slowdown: Slowdown, hosts: Sequence[str], host: str) -> flo
     return sum(looks) / len(looks) if looks else None
 
 
-def _describe_waiting(
-    telling: Sequence[tuple[StallPlace, ...]], ranks: tuple[int, ...], host: str, late: int, share: float | None
-) -> str:
+def _describe_waiting(telling: Sequence[tuple[StallPlace, ...]], ranks: tuple[int, ...], last: _LastHost) -> str:
     calls = Counter(place.call for sample in telling for place in sample if place.call for _ in place.ranks)
     call = calls.most_common(1)[0][0]
     comes = "comes" if len(ranks) == 1 else "come"
-    who = f"{format_ranks(ranks)} on {host} {comes} last into {call} ({late} of {len(telling)})"
-    return f"{who}; the others wait {100 * share:.0f} % of the time" if share is not None else who
+    who = f"{format_ranks(ranks)} on {last.host} {comes} last into {call} ({last.late} of {len(telling)})"
+    return f"{who}; the others wait {100 * last.share:.0f} % of the time" if last.share is not None else who
 
 
 def _find_usual_place(telling: Sequence[tuple[StallPlace, ...]], ranks: tuple[int, ...]) -> str:
