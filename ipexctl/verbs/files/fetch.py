@@ -1,6 +1,6 @@
 """``ipexctl fetch``: copies results from the hosts; receives only new and changed files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from ipexctl.verbs.files.project import find_project
 _STEP = "fetch"
 _ABSENT_LIMIT = 100  # files that did not come when they were asked for alone; then no other is asked for again
 _WHERE = "a path begins in the directory of the project on the host, or with /"
+_ITS_DIRECTORY = "its working directory"  # where the hosts have different ones
 
 
 def fetch(
@@ -46,12 +47,7 @@ def fetch(
         raise UsageError(f"{printable(task.into, 300)} is not a directory", hint="name another one with --into")
     project = find_project(task.source, task.project)
     destinations = {host.name: choose_destination(task.workdir, host, project.name, project.part) for host in hosts}
-    invalid = [f"{pattern!r} {why}" for pattern in task.paths if (why := find_path_fault(pattern))]
-    if invalid := [*invalid, *find_invalid_destinations(destinations)]:
-        raise UsageError("fetch has invalid paths", reasons=invalid)
-    if task.paths[1:] and task.paths[-1] in (".", "./"):
-        what = f"fetch copies the whole directory of the project for {task.paths[-1]}; --into names the local one"
-        raise UsageError(what, meant=(task.paths[-1], f"--into={task.paths[-1]}"))
+    _check_paths(task.paths, destinations)
     patterns = [planning.anchor_pattern(pattern) for pattern in task.paths]
     folds = receive.is_case_insensitive(into)
     parse = partial(planning.parse_listing, ignored=compile_ignore(task.exclude), folds=folds)
@@ -73,17 +69,12 @@ def fetch(
     plan_text = planning.format_plans(plans, task.into)
     yield Planned("fetch", plan_text)
     places = {listing.path for listing in listings.values()}
-    place = printable(next(iter(places)), 200) if len(places) == 1 else "its working directory"
+    place = printable(places.pop(), 200) if len(places) == 1 else _ITS_DIRECTORY
     for pattern in missing:
-        what = f"no host has {printable(pattern, 200)} in {place}"
         if early:
-            yield Message(f"{what} yet", code="not-there-yet")
-            continue
-        hint = advise("exec", "--", "ls", place, text=f"{_WHERE}; what is there:") if len(places) == 1 else _WHERE
-        host, _, path = pattern.partition(":")
-        if path and host in {each.name for each in inventory}:
-            hint = advise("fetch", path, "--from", host, "--into", task.into, text="--from takes the host:")
-        yield HostFailed(Failure("", Kind.STEP, what, hint, "missing"))
+            yield Message(f"no host has {printable(pattern, 200)} in {place} yet", code="not-there-yet")
+        else:
+            yield HostFailed(_explain_missing(pattern, place, inventory, task.into))
     lack = receive.describe_lack(into, sum(plan.size for plan in plans.values()))
     if lack and not dry:
         full = {name: Failure(name, Kind.RECORD, lack, code="no-space") for name, plan in plans.items() if plan.items}
@@ -104,6 +95,25 @@ def fetch(
             answers.append(FetchedHost(name, str(into / name), len(plan.items), plan.size, plan.unchanged))
     answer = FetchAnswer(dry, tuple(answers), plan_text if dry else None)
     yield from finish_verb("fetch", answer, choose_exit([*failures.values(), *[Exit.STEP] * len(missing)]))
+
+
+def _check_paths(paths: Sequence[str], destinations: Mapping[str, str]) -> None:
+    """Refuses what is no path on the hosts. Raises `UsageError`."""
+    invalid = [f"{pattern!r} {why}" for pattern in paths if (why := find_path_fault(pattern))]
+    if invalid := [*invalid, *find_invalid_destinations(destinations)]:
+        raise UsageError("fetch has invalid paths", reasons=invalid)
+    if paths[1:] and paths[-1] in (".", "./"):
+        what = f"fetch copies the whole directory of the project for {paths[-1]}; --into names the local one"
+        raise UsageError(what, meant=(paths[-1], f"--into={paths[-1]}"))
+
+
+def _explain_missing(pattern: str, place: str, inventory: Inventory, into: str) -> Failure:
+    """Returns the failure of a pattern that matches on no host, in ``place``."""
+    hint = _WHERE if place == _ITS_DIRECTORY else advise("exec", "--", "ls", place, text=f"{_WHERE}; what is there:")
+    host, _, path = pattern.partition(":")
+    if path and host in {each.name for each in inventory}:
+        hint = advise("fetch", path, "--from", host, "--into", into, text="--from takes the host:")
+    return Failure("", Kind.STEP, f"no host has {printable(pattern, 200)} in {place}", hint, "missing")
 
 
 def _fetch_files(
