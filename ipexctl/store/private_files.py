@@ -146,10 +146,11 @@ def write_private_file(path: Path, data: bytes, mode: int = 0o600) -> None:
         file.write(data)
 
 
-def open_regular_file(path: Path | str, *, own: bool = False) -> BinaryIO:
-    """Opens a regular file to read it, never through a link: a record from somebody else must not show other files of
-    the user. With ``own``, none that others own or may write. Raises `OSError`."""
-    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def open_regular_file(path: Path | str, *, own: bool = False, follow: bool = False) -> BinaryIO:
+    """Opens a regular file to read it, never through a link unless it may ``follow`` one: a record from somebody else
+    must not show other files of the user. With ``own``, none that others own or may write. Waits for no writer of a
+    pipe, which another user may have put there since it was looked at. Raises `OSError`."""
+    number = os.open(path, os.O_RDONLY | (0 if follow else os.O_NOFOLLOW) | os.O_NONBLOCK | os.O_CLOEXEC)
     status, why = os.fstat(number), ""
     if not stat.S_ISREG(status.st_mode):
         why = "is not a regular file"

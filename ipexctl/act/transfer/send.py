@@ -20,6 +20,7 @@ from ipexctl.model.events import Event, Progress
 from ipexctl.model.hosts import TAIL_LIMIT, Command, Completed, Link, LinkError
 from ipexctl.model.text import format_size, printable
 from ipexctl.protocol.paths import PART, STATE
+from ipexctl.store.private_files import open_regular_file
 
 Emit = Callable[[Event], None]
 
@@ -55,7 +56,7 @@ def send_file(
             raise _make_step_error(link, f"no space left: {need}", "no-space")
         progress = ProgressReporter(link.host.name, step, size, emit, done, detail=name)
         words = (directory or "/", "append", name, digest, str(done), f"{mode:o}")
-        with source.open("rb") as file:
+        with open_regular_file(source, follow=True) as file:
             file.seek(done)
             output = _stream_to_script(link, words, progress.count_chunks(iter(lambda: file.read(_CHUNK), b"")))
         progress.report(always=True)
@@ -104,7 +105,7 @@ def read_listing(link: Link, command: Command, width: int) -> bytes:
 
 def hash_file(path: Path) -> str:
     """SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
+    with open_regular_file(path, follow=True) as file:
         return hash_open_file(file)
 
 

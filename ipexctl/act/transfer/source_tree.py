@@ -13,6 +13,7 @@ from ipexctl.act.transfer.send import build_tar_directory, build_tar_file, build
 from ipexctl.model.errors import UsageError
 from ipexctl.model.text import printable
 from ipexctl.model.trees import FileTree, TreeEntry
+from ipexctl.store.private_files import open_regular_file
 
 _CACHE_LIMIT = 32 << 20  # bytes of small files held in memory for all hosts
 SMALL_FILE_LIMIT = 1 << 20  # bytes up to which a file is small
@@ -102,7 +103,7 @@ def find_lfs_pointers(tree: FileTree, entries: Iterable[TreeEntry]) -> list[str]
 
 def _begins_with(path: Path, words: bytes) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_regular_file(path) as file:
             return file.read(len(words)) == words
     except OSError:  # it has changed: the transfer says so
         return False
@@ -213,11 +214,10 @@ class Packer:
         `SourceChangedError`."""
         left = entry.size
         try:
-            # Without following a link: the file may have been replaced by one since.
-            handle = os.open(os.path.join(self._tree.root, entry.path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)  # noqa: PTH118
+            opened = open_regular_file(self._tree.root / entry.path)  # it may have been replaced by a link since
         except OSError:
             raise SourceChangedError([entry.path]) from None
-        with os.fdopen(handle, "rb", buffering=0) as file:
+        with opened as file:
             if _compute_change_stamp(os.fstat(file.fileno())) != entry.stamp:
                 raise SourceChangedError([entry.path])
             while left and (chunk := file.read(min(_CHUNK, left))):

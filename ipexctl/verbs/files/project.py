@@ -18,6 +18,7 @@ from ipexctl.decide.script_imports import Module
 from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
+from ipexctl.store.private_files import open_regular_file
 
 _OWN_IGNORE = ".ipexctlignore"  # patterns of the project itself, at its root
 _IGNORE_LIMIT = 1 << 20  # bytes of a file of patterns
@@ -179,7 +180,7 @@ def _read_text(path: Path) -> str:
     if not path.is_file():
         return ""
     try:
-        with path.open("rb") as file:
+        with open_regular_file(path, follow=True) as file:
             data = file.read(_IGNORE_LIMIT + 1)
     except OSError:
         return ""

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ipexctl.act.context import Context, Emit, run_on_hosts
@@ -24,6 +25,7 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.model.trees import FileTree
 from ipexctl.protocol.paths import HUB
+from ipexctl.store.private_files import open_regular_file
 from ipexctl.verbs.common.select import make_started
 from ipexctl.verbs.files.hub import find_snapshot
 from ipexctl.verbs.files.project import compile_project_ignore, find_project, is_home_or_root, make_absolute
@@ -225,8 +227,11 @@ def _report_differences(
         most = dict.fromkeys(wanted, planning.DIFFABLE + 1)
         for name, size, chunks in receive_files(link, plans[link.host.name].path, most):
             if size <= planning.DIFFABLE:
-                entry = wanted[name]
-                texts.append(planning.format_diff(entry.path, b"".join(chunks), (tree.root / entry.path).read_bytes()))
+                entry, theirs = wanted[name], b"".join(chunks)
+                with suppress(OSError):  # it has gone, or become a link or a pipe, meanwhile: the transfer says so
+                    with open_regular_file(tree.root / entry.path) as file:
+                        ours = file.read(planning.DIFFABLE + 1)
+                    texts.append(planning.format_diff(entry.path, theirs, ours))
         return texts
 
     differences, _ = yield from run_on_hosts(context, hosts, "compare texts", compare_texts)

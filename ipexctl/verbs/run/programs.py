@@ -16,6 +16,7 @@ from ipexctl.model.events import Workflow
 from ipexctl.model.facts import HostFacts
 from ipexctl.model.hosts import Command, Inventory, Link
 from ipexctl.model.text import printable
+from ipexctl.store.private_files import open_regular_file
 from ipexctl.verbs.files.project import Project
 
 _LARGEST = 1 << 26  # bytes of a program that are searched for its libraries
@@ -65,7 +66,7 @@ def find_programs(
             raise UsageError(what, hint=advise("run", f"./{start.name}", text="the file:"))
         kind, _, mpi = answer.partition(" ") if isinstance(answer, str) else ("", "", "")
         if start.kind == "file" and not start.program:
-            with Path(start.name).open("rb") as file:
+            with open_regular_file(start.name, follow=True) as file:
                 mpi = find_linked_mpi(file.read(_LARGEST))
         known.append(replace(start, is_python=kind == "python" if start.kind == "env" else start.is_python, mpi=mpi))
     return tuple(known)

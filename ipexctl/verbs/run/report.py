@@ -17,6 +17,7 @@ from ipexctl.model.page import RunPage
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.store.masking import EventMasker, Masker
+from ipexctl.store.private_files import open_regular_file
 from ipexctl.store.record import read_name, read_report
 from ipexctl.verbs.common.pages import check_destination, find_doctor_record, open_page, write_page
 from ipexctl.verbs.run.page_sink import PAGE
@@ -86,7 +87,7 @@ def report(
 def _check_page(path: Path) -> None:
     """Raises `UsageError` for what no page can be written to, and for an existing file that is none."""
     check_destination(path)
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), open_regular_file(path, follow=True) as file:
         if (beginning := file.read(9)) and beginning.lower() != b"<!doctype":
             what = f"{printable(str(path), 300)} exists and is no page"
             raise UsageError(what, hint="name another file with -o")

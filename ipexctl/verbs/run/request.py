@@ -22,7 +22,7 @@ from ipexctl.model.launch import Setting
 from ipexctl.model.notifications import split_command
 from ipexctl.model.tasks import Backend, Run
 from ipexctl.model.text import printable
-from ipexctl.store.private_files import refuse_os_errors
+from ipexctl.store.private_files import open_regular_file, refuse_os_errors
 from ipexctl.verbs.files.project import Project, find_project
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _find_checkpoints(task: Run, start: Start) -> tuple[Run, tuple[str, ...]]:
     """The task with the directory of the script's checkpoints, if one is known, and the words that resume."""
     text = ""
     if start.kind == "python":
-        with suppress(OSError), Path(start.name).open("rb") as file:
+        with suppress(OSError), open_regular_file(start.name, follow=True) as file:
             text = file.read(_FILE_SIZE_LIMIT).decode("utf-8", "replace")
     if task.keep is None and task.restarts:
         task = replace(task, keep=find_checkpoint_directory(start.args, text))
@@ -174,7 +174,7 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
         raise UsageError(f"the script {shown} does not exist{question}", hint=hint, meant=meant)
     if path.suffix == ".ipynb":
         raise UsageError(f"{shown} is a notebook", hint=f"jupyter nbconvert --to python {shlex.quote(shown)}")
-    with refuse_os_errors(path, "cannot be read", Exit.INPUT), path.open("rb") as file:
+    with refuse_os_errors(path, "cannot be read", Exit.INPUT), open_regular_file(path, follow=True) as file:
         return parse_file(word, file.read(_FILE_SIZE_LIMIT), os.access(path, os.X_OK), args)
 
 

@@ -1,10 +1,14 @@
 """``ipexctl run train.py > train.log`` and ``| tee train.log`` in the project: such a log grows while it is sent."""
 
+import os
 import socket
 import subprocess
 from pathlib import Path
 
-from ipexctl.act.transfer.source_tree import read_tree
+import pytest
+
+from ipexctl.act.transfer.send import hash_file
+from ipexctl.act.transfer.source_tree import Packer, SourceChangedError, find_lfs_pointers, read_tree
 from ipexctl.verbs.files.relay import make_spool
 
 
@@ -35,6 +39,20 @@ def test_a_tree_may_be_deeper_than_pythons_stack(tmp_path: Path) -> None:
         assert list_files(tmp_path)[-1] == deep
     finally:  # pytest's own removal is recursive
         subprocess.run(["rm", "-rf", tmp_path / "a"], check=True)
+
+
+def test_a_pipe_that_another_user_puts_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    """Where he may write in the project: `sync` waited for ever, also after Ctrl-C."""
+    file = tmp_path / "file"
+    file.write_text("x" * 128)  # as long as a pointer of Git LFS may be
+    tree = read_tree(tmp_path, lambda path, is_directory: False)
+    file.unlink()
+    os.mkfifo(file)
+    assert find_lfs_pointers(tree, tree.entries) == []
+    with pytest.raises(SourceChangedError):
+        list(Packer(tree).pack(tree.entries, manifest=b"", to_delete=()))
+    with pytest.raises(OSError, match="not a regular file"):
+        hash_file(file)
 
 
 def test_what_another_container_of_this_name_sends_is_not_removed(tmp_path: Path) -> None:
