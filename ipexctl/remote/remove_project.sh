@@ -11,4 +11,6 @@ mounts=$(list_mounts) || exit 3
 [ ! "$mounts" ] || { printf 'something is mounted at %s' "$dir/${mounts%%
 *}"; exit 0; }
 [ "$4" ] && exit 0
-cd / && said=$(rm -rf -- "$dir" 2>&1) || fail "cannot remove $dir: ${said##*: }"
+# What was looked at goes: another user, who may write above, can put a link in the place of $dir meanwhile.
+[ ! -L "$dir" ] && cd -P -- "$dir" && [ -f "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] || fail "$dir has no manifest of a sync"
+said=$(find . ! -name . -prune -exec rm -rf -- {} + 2>&1 && cd / && rmdir -- "$dir" 2>&1) || fail "cannot remove $dir: ${said##*: }"

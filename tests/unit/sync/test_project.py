@@ -294,6 +294,22 @@ def test_a_project_in_which_something_is_mounted_stays_with_all_that_is_there(
     assert (data / "keep").exists()
 
 
+def test_a_link_above_a_project_that_goes_leads_the_removal_nowhere_else(tmp_path: Path) -> None:
+    """Another user, who may write above, puts it there once all was looked at: a directory of that name went."""
+    for name in ("top/p", "theirs/p/data"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "top/p" / MANIFEST).touch()
+    swap = "".join(
+        f'{name}() {{ mv {tmp_path}/top {tmp_path}/away && ln -s theirs {tmp_path}/top; command {name} "$@"; }}\n'
+        for name in ("find", "rm")
+    )
+    script = swap + read_script("target_directory.sh") + read_script("remove_project.sh")
+    words = ["sh", "-c", script, "sh", str(tmp_path / "top/p"), MANIFEST, "none", str(tmp_path / "top/p"), ""]
+    subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (tmp_path / "theirs/p/data").exists()
+    assert not [*(tmp_path / "away/p").iterdir()]
+
+
 def test_of_the_modules_of_a_script_no_more_is_read_than_can_be_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
