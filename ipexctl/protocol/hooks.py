@@ -20,6 +20,7 @@ STACK_LIMIT = 1 << 15  # bytes kept of one answer of a process
 # has Python's lock: stacks of threads that go on meanwhile are freed memory, and reading them may end the process. The
 # second is for a process in which another one keeps the lock, and stands still: it answers at once.
 STACKS_REQUEST, STACKS_SIGNAL = 44, 45
+OVER = "F"  # in place of a process's state: its Python has been taken down, and C code goes on, as MPI_Finalize
 
 # Of a profile, in the run's directory: files of each rank. The host's files there are fetched when the run has ended.
 PROFILE = "profile"

@@ -15,7 +15,7 @@ from ipexctl.model.events import RankStack, Stalled
 from ipexctl.model.json_values import Record, parse_json
 from ipexctl.model.reports import RankOutcome
 from ipexctl.model.text import format_all_ranks, format_ranks, group_pairs, join_names, printable
-from ipexctl.protocol.hooks import RAISED
+from ipexctl.protocol.hooks import OVER, RAISED
 from ipexctl.protocol.paths import HOOK_FILES, PROFILE_HOOK_FILES
 
 _FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f].*\(most recent call first\):")
@@ -67,6 +67,7 @@ _STATES = {
     "D": "stuck in the kernel, as on a disk or a network file system that does not answer",
     "R": "no stack: computes, or waits in MPI (which uses the processor)",
     "S": "no stack: sleeps",
+    OVER: "the script has ended, and its process is in C code, as MPI_Finalize, which waits for the other ranks",
     "X": "has ended",
     "Z": "has ended",
 }

@@ -65,6 +65,7 @@ def collect_stacks(
     for rank, pid, path in todo:
         text = texts.get(pid, "") + _read_errors(path, pid)
         state = all_now[pid].state if procs.find_process(pid) else "X"  # before it was asked, which wakes it
+        state = hooks.OVER if state in "RS" and _is_python_over(pid) else state
         wchan = procs.read_file("/proc/%d/wchan" % pid).decode("utf-8", "replace").strip()  # 0: it does not wait
         yield RankStack(rank, spec.host, pid, state, "" if wchan == "0" else wchan, text, time.time())
 
@@ -148,6 +149,16 @@ def has_signal(pid: int, field: bytes, number: int) -> bool:
         if line.startswith(field):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
+
+
+def _is_python_over(pid: int) -> bool:
+    """Whether its Python has been taken down: faulthandler's handler is gone then, what our hooks ignore still is."""
+    try:
+        python = "python" in os.path.basename(os.readlink("/proc/%d/exe" % pid))
+    except OSError:
+        return False
+    ignores = has_signal(pid, b"SigIgn:", hooks.STACKS_REQUEST)
+    return python and ignores and not has_signal(pid, b"SigCgt:", hooks.STACKS_SIGNAL)
 
 
 def _get_size(path: str) -> int:

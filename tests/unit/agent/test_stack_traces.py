@@ -14,13 +14,14 @@ from types import MappingProxyType
 import pytest
 
 from ipexctl.act import agent
-from ipexctl.decide.diagnosis.stack_traces import parse_main_thread, read_errors
+from ipexctl.decide.diagnosis.stack_traces import format_comparison, group_stacks, parse_main_thread, read_errors
 from ipexctl.model.events import RankStack
 from ipexctl.protocol import rank_records
 from ipexctl.protocol.hooks import (
     COLLECTIVES,
     DIRECTORY_ENV,
     FAILED,
+    OVER,
     RAISED,
     RANK_ENV,
     RANKS,
@@ -199,6 +200,22 @@ def test_a_rank_that_holds_pythons_lock_is_seen(tmp_path: Path) -> None:
     """As in a regular expression: it tells of no collectives, and is given the time for its stacks all the same."""
     with start_rank(tmp_path, RANK.partition('print("ready"')[0] + HOLDS) as rank:
         assert collect(tmp_path, stacks=0.01, node_lease=300.0)[rank.pid].text == "the stacks"
+
+
+FINALIZES = """
+import ctypes
+ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).pause)  # as mpi4py does with MPI_Finalize
+print("ready", flush=True)
+"""
+
+
+def test_a_process_whose_python_has_ended_says_so(tmp_path: Path) -> None:
+    """It was said to compute, or to wait in MPI, while its script had long ended."""
+    with start_rank(tmp_path, FINALIZES, install_hooks(tmp_path)) as rank:
+        wait(lambda: collect(tmp_path)[rank.pid].state == OVER)
+    assert format_comparison(group_stacks([RankStack(0, "a", 1, OVER, "", "")]), 1)[0].startswith(
+        "  rank 0  the script has ended"
+    )
 
 
 THREAD = """
