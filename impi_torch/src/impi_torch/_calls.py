@@ -2,8 +2,8 @@
 many bytes ends well, and training goes on with wrong numbers.
 
 Each rank folds what it calls into one number. Rank 0 of the group publishes its own after 1, 2, 4 … calls, later after
-each `MOST`, and the others compare theirs when they come so far; so do ranks that wait for long, and all at the end of
-the script.
+each `MOST`, and the others compare theirs when they come so far; so do ranks that wait for long, and all groups at the
+end of the script.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import os
 import sys
 import zlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,6 +37,23 @@ class Snapshot(NamedTuple):
     number: int
     digest: int
     calls: Sequence[tuple[str, int, str]]
+
+
+class Account(NamedTuple):
+    """What a rank has called in one group, for the comparison at the end of the script."""
+
+    key: str  # the group's: the same on its members, and another than those of all other groups
+    rank: int  # in the group
+    label: str  # this rank in words
+    size: int  # members of the group
+    snapshot: Snapshot
+
+    @property
+    def share(self) -> int:
+        """This rank's part of a sum that is 0 (modulo 2**64) where the members called the same. Each group has a factor
+        of its own, else one would make up for another: ranks may mix up two groups."""
+        parts = self.size - 1 if self.rank == 0 else -1
+        return parts * self.snapshot.digest * (2 * zlib.crc32(self.key.encode()) + 1)
 
 
 def count_bytes(tensors: Sequence[torch.Tensor]) -> int:
@@ -65,6 +82,7 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+@functools.lru_cache(maxsize=256)
 def describe_caller(caller: Caller | None) -> str:
     """` at train.py:41`."""
     if caller is None:
@@ -129,6 +147,20 @@ def describe_difference(snapshots: dict[str, Snapshot], *, ended: bool = True) -
             words = ", ".join(f"{call}{place} on {rank}" for rank, (call, place) in calls.items())
             return f"the ranks called different collectives: {words}"
     return f"the ranks called different collectives before #{first}" if ended else ""
+
+
+def compare_accounts(accounts: Sequence[Account], gather: Callable[[Any], list[Any]]) -> str:
+    """How this rank's calls in one of its groups differ from those of the group's first rank, where they do. All ranks
+    of the job must call it; ``gather`` gives each what every one has. Ranks that fail in a group, or know not what
+    callbacks may still call there, have no account of it."""
+    digests = gather({each.key: each.snapshot[:2] for each in accounts})
+    unlike = {key for key in set().union(*digests) if len({each[key] for each in digests if key in each}) > 1}
+    firsts = gather({each.key: each for each in accounts if each.rank == 0 and each.key in unlike})
+    for own in accounts:
+        for first in [each[own.key] for each in firsts if own.key in each and own.rank != 0]:
+            if different := describe_difference({first.label: first.snapshot, own.label: own.snapshot}):
+                return different
+    return ""
 
 
 def _get_call(snapshot: Snapshot, number: int, detail: bool) -> tuple[str, str]:

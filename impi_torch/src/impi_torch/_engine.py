@@ -23,6 +23,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Generator, Sequence
 from datetime import timedelta
 from typing import Any, Callable, Protocol
@@ -30,7 +31,7 @@ from typing import Any, Callable, Protocol
 import torch
 from torch.distributed import Work as TorchWork
 
-from ._calls import Caller, Calls, Snapshot, describe_difference, find_caller
+from ._calls import SHOWN, Account, Caller, Calls, compare_accounts, find_caller
 from ._exits import Exits, leave
 from ._launch import ImpiError, mpi
 
@@ -76,7 +77,6 @@ class Group(Protocol):
     last: str  # its name
     queue: list[Work | Place]  # collectives that were started, in order, and places of others; the first is in flight
     calls: Calls
-    label: str  # this rank in words
     done: Work  # what a collective returns that ended at once
 
     def complaint(self, work: Work, timeout: float) -> str:
@@ -90,6 +90,9 @@ class Group(Protocol):
 
     def say_left(self, why: str = "") -> None:
         """Tell the other ranks that this process leaves; `why` where it failed."""
+
+    def account(self, waiting: Sequence[Work]) -> Account:
+        """What it has called, with those that wait for their turn."""
 
     @property
     def has_peers(self) -> bool:
@@ -254,7 +257,8 @@ class Engine:
         self.abandoned: list[Work] = []  # MPI may still write into their tensors: kept for ever
         self.kept: set[Work] = set()
         self.groups: list[Group] = []
-        self.world: Group | None = None
+        self.former: deque[Account] = deque(maxlen=SHOWN)  # of groups that were destroyed
+        self._sum = 0  # of the shares of all of them
         self.pid = os.getpid()
         self._role = Role()
         self._waiters = 0
@@ -582,8 +586,6 @@ class Engine:
     def fail(self, group: Group, error: BaseException) -> None:
         """End everything of `group` with `error`; it can do nothing more."""
         settled = []
-        if group is self.world:
-            self.world = None  # what ranks call after an error is their own affair
         with self.lock:
             group.error = group.error or error
             works = [work for work in self.active if work.group is group]
@@ -614,10 +616,10 @@ class Engine:
         if MPI.Is_finalized():
             return
         ended = self._exits.ending()
-        last = self._look_at_calls()
-        if ended is None and self._wait_for_others(MPI.COMM_WORLD, last):
+        world, accounts = MPI.COMM_WORLD, [each for group in self.groups if (each := self._account_for(group))]
+        if ended is None and self._wait_for_others(world, accounts):
             self._stop_threads()
-            different = self._compare_calls(MPI.COMM_WORLD, last) if self._differs else ""
+            different = compare_accounts([*self.former, *accounts], world.allgather) if self._differs else ""
             MPI.Finalize()
             if different:
                 sys.stdout.flush()
@@ -635,29 +637,32 @@ class Engine:
                 print(f"impi: rank {MPI.COMM_WORLD.Get_rank()} ended with {ended.words}", file=sys.stderr, flush=True)
         leave(ended)
 
-    def _look_at_calls(self) -> Snapshot | None:
-        """What the script has called in the default group; None where a callback may still call more."""
-        if self.world is None:
-            return None
+    def _account_for(self, group: Group) -> Account | None:
+        """What the script has called in a group; None where a callback may still call more, and where the group failed:
+        what ranks call after an error is their own affair."""
         with self.lock:
-            waiting = [entry for entry in self.world.queue if not (isinstance(entry, Work) and entry.started)]
+            waiting = [entry for entry in group.queue if not (isinstance(entry, Work) and entry.started)]
             works = [entry for entry in waiting if isinstance(entry, Work)]
-            if len(works) < len(waiting):
-                return None
-            return self.world.calls.look([(w.name + w.detail, w.size, w.caller) for w in works])
+            return group.account(works) if group.error is None and len(works) == len(waiting) else None
 
-    def _wait_for_others(self, world: Any, last: Snapshot | None) -> bool:
+    def close(self, group: Group) -> None:
+        """Take leave of a group that is destroyed; what was called in it counts at the end."""
+        if account := self._account_for(group):
+            self.former.append(account)
+            self._sum += account.share
+
+    def _wait_for_others(self, world: Any, accounts: Sequence[Account]) -> bool:
         """Whether all ranks have come to the end of their scripts; not, as soon as one says that it failed."""
         for group in self.groups:
             group.say_left()
-        digest = last.digest if last else 0
-        highest = array.array("q", [digest, -digest])
-        farewell = world.Iallreduce(array.array("q", highest), highest, mpi().MAX)
+        shares = array.array("Q", [(self._sum + sum(each.share for each in accounts)) % 2**64])
+        total = array.array("Q", [0])
+        farewell = world.Iallreduce(shares, total, mpi().SUM)
         patience, asked = 0.0001, time.monotonic()
         while True:
             with self.lock:
                 if farewell.Test():
-                    self._differs = highest[0] != -highest[1]
+                    self._differs = total[0] != 0
                     return True
             self.turn()
             now = time.monotonic()
@@ -675,12 +680,6 @@ class Engine:
         end = time.monotonic() + WORDS
         while time.monotonic() < end and any(group.has_peers and not group.failed() for group in self.groups):
             time.sleep(FAREWELL / 4)
-
-    def _compare_calls(self, world: Any, last: Snapshot | None) -> str:
-        """How this rank's collectives differ from those of the first rank, where they do. All ranks must call it."""
-        own = (self.world.label, last) if self.world and last else None
-        first = world.bcast(own)
-        return describe_difference(dict([first, own])) if own and first and own[0] != first[0] else ""
 
     def _stop_threads(self) -> None:
         self._closing = True

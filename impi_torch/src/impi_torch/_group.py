@@ -21,7 +21,16 @@ from torch.distributed import DistNetworkError, PrefixStore, ProcessGroup, Reduc
 
 from . import _calls, _collectives, _dispatch, _engine, _launch
 from . import _collectives as c
-from ._calls import Calls, count_bytes, describe_caller, describe_difference, find_caller, read_snapshot, write_snapshot
+from ._calls import (
+    Account,
+    Calls,
+    count_bytes,
+    describe_caller,
+    describe_difference,
+    find_caller,
+    read_snapshot,
+    write_snapshot,
+)
 from ._dispatch import OwnClass, hide_modules, take_calls
 from ._engine import LINGER, Aborted, ImpiTimeout, Place, Work, engine, nothing
 from ._launch import ImpiError, check_launch, check_world, mpi
@@ -68,7 +77,8 @@ class ImpiProcessGroup(ProcessGroup):
         self._rank, self._size = rank, size
         self.ranks = list(ranks) or list(range(size))
         members = f"{name} {self.ranks}"
-        self.store = PrefixStore(f"{members} {self.made[members]}", clone_of(store))
+        self._key = f"{members} {self.made[members]}"
+        self.store = PrefixStore(self._key, clone_of(store))
         self._world = not ranks
         self._name, self._desc = name or "world", ""
         self.backend_name = "impi"  # another where the group stands in its place
@@ -79,6 +89,7 @@ class ImpiProcessGroup(ProcessGroup):
         self.last = ""
         self.calls = Calls()
         self.label = self.called([rank])
+        self._roots: dict[tuple[str, int], str] = {}
         self._together: list[c.Operation] | None = None
         if not ranks:
             check_world(size, os.environ)
@@ -86,8 +97,6 @@ class ImpiProcessGroup(ProcessGroup):
         self.made[members] += 1
         self.engine = engine()
         self.engine.groups.append(self)
-        if self._world:
-            self.engine.world = self
         self.done = Work(self, "done", nothing(), [], 0.0)  # for what is over before it is waited for
         self.done.done = True
 
@@ -218,6 +227,11 @@ class ImpiProcessGroup(ProcessGroup):
             ended = ended._replace(number=ended.number - 1, calls=ended.calls[:-1])
         different = describe_difference({self.called([member]): ended, self.label: self.calls.look()}, ended=False)
         return f"{different}; " if different else ""
+
+    def account(self, waiting: Sequence[Work]) -> Account:
+        """What this rank has called, with those that wait for their turn."""
+        snapshot = self.calls.look([(work.name + work.detail, work.size, work.caller) for work in waiting])
+        return Account(self._key, self._rank, self.label, self._size, snapshot)
 
     @property
     def has_peers(self) -> bool:
@@ -383,6 +397,7 @@ class ImpiProcessGroup(ProcessGroup):
                 work.wait()
             if self._world and self._rank == 0:
                 self._keep_store()
+            self.engine.close(self)
             self.error = ImpiError("impi: the script destroyed this group")
             with self.engine.lock:
                 self.channel.comm.Free()
@@ -426,7 +441,10 @@ class ImpiProcessGroup(ProcessGroup):
         return self.channel.reduction(op, tensors[0].dtype).detail if tensors else ""
 
     def _root(self, way: str, root: int) -> str:
-        return f" {way} rank {self.ranks[root] if root < self._size else root}"
+        if (detail := self._roots.get((way, root))) is None:  # to write it costs as much as to note the call
+            rank = self.ranks[root] if root < self._size else root
+            detail = self._roots[way, root] = f" {way} rank {rank}"
+        return detail
 
     def _limit(self, options: Any, timeout: timedelta | None = None) -> float:
         """Seconds that an operation may take: its own, or the group's (torch says "not given" by a negative time)."""

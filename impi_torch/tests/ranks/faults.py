@@ -107,6 +107,13 @@ def mismatch_detail(rank: int, size: int) -> None:
     tensor, call = torch.ones(2, dtype=torch.int64 if rank else torch.float64), os.environ["CALL"]
     if call == "root":
         dist.broadcast(tensor, rank)
+    elif call in ("group", "destroyed"):
+        dist.new_group(list(range(size))[:1])
+        group = dist.new_group()
+        time.sleep(0 if rank else 1)  # nobody can compare, then, before the end
+        dist.broadcast(tensor, rank, group=group)
+        if call == "destroyed":
+            dist.destroy_process_group(group)
     else:
         other = call == "op" and rank == 1
         dist.all_reduce(tensor if call == "dtype" else torch.ones(4), dist.ReduceOp.MAX if other else dist.ReduceOp.SUM)
