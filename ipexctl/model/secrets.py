@@ -97,8 +97,11 @@ def find_inner_values(word: str) -> Iterator[str]:
     for value in _find_values(word.encode("utf-8", "surrogateescape")):
         text = value[0].decode("utf-8", "surrogateescape")
         bare = text.strip("\\\"'") if text[-1:] in "\"'" or "\\" in text[:1] else text.lstrip("\"'").rstrip("}])")
-        if bare.lower() not in _SCHEMES:
-            yield bare
+        scheme, _, login = bare.partition(" ")
+        if scheme.lower() in _SCHEMES:  # of a header: what follows it, perhaps behind the value
+            following = value.string[value.end() :].decode("utf-8", "surrogateescape")
+            bare = login or re.split(r"[\s,;&'\"\\]", following.lstrip(" "))[0]
+        yield bare
 
 
 def _find_values(data: bytes) -> Iterator[re.Match[bytes]]:

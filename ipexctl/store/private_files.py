@@ -52,7 +52,7 @@ def claim_private_directory(directory: Path) -> None:
         hint = f"mv {' '.join(moved)}"  # what others have put there would stay, and be used
     elif above:
         why = f"is below {printable(str(above), 400)}, where others can exchange it"
-        mine = above.stat().st_uid in {0, os.geteuid()}
+        mine = above.lstat().st_uid in {0, os.geteuid()}
         hint = f"chmod +t {shlex.quote(str(above))}" if mine else "set XDG_CACHE_HOME and XDG_STATE_HOME"
     if why:
         raise UsageError(f"{shown} {why}: nothing of ipexctl is kept there", exit=Exit.STEP, hint=hint)
@@ -62,12 +62,18 @@ def claim_private_directory(directory: Path) -> None:
 
 
 def _find_open_directory(directory: Path) -> Path | None:
-    """The one above in which everybody, or the owner of one like /tmp, can put another in the place of what is ours."""
-    for path in directory.resolve().parents:
-        status = path.stat()
-        is_safe = status.st_mode & stat.S_ISVTX and status.st_uid in {0, os.geteuid()}
-        if status.st_mode & stat.S_IWOTH and not is_safe:
-            return path
+    """The one above in which everybody, or the owner of one in one like /tmp, can put another in the place of what is
+    ours. Links on the way are looked at, too."""
+    mine = {0, os.geteuid()}
+    for way in (directory.absolute(), directory.resolve()):
+        is_open = False  # what is in it may be anybody's
+        for path in reversed(way.parents):
+            status = path.lstat()
+            if is_open and status.st_uid not in mine:
+                return path
+            is_open = stat.S_ISDIR(status.st_mode) and bool(status.st_mode & stat.S_IWOTH)
+            if is_open and not (status.st_mode & stat.S_ISVTX and status.st_uid in mine):
+                return path
     return None
 
 

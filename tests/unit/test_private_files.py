@@ -18,14 +18,20 @@ from ipexctl.act.root_home import switch_to_root_home
 from ipexctl.act.ssh.hostkeys import KnownHosts
 from ipexctl.act.transfer.receive import ResultsDir
 from ipexctl.model.answers.doctor import DoctorAnswer, NetworkCheck
-from ipexctl.model.errors import Exit
+from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Ended, Event, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.tasks import Run
 from ipexctl.model.wheels import Lock
 from ipexctl.protocol.messages import RunRow
 from ipexctl.store.masking import Masker
-from ipexctl.store.private_files import make_private_directories, measure_tree, replace_file, write_private_file
+from ipexctl.store.private_files import (
+    claim_private_directory,
+    make_private_directories,
+    measure_tree,
+    replace_file,
+    write_private_file,
+)
 from ipexctl.verbs.common.pages import save_doctor_record
 from ipexctl.verbs.run.prepare import describe_shared_files, find_start_notes
 from ipexctl.verbs.run.run_discovery import DiscoveredRun
@@ -125,6 +131,28 @@ def test_a_cache_of_before_becomes_private_and_one_that_others_can_write_is_refu
     tmp_path.chmod(0o777)  # another can be put in its place at any time after this look
     assert run(cache, monkeypatch) is Exit.STEP
     assert f"chmod +t {tmp_path}" in capsys.readouterr().err  # with it others may still write there
+
+
+@pytest.mark.parametrize("place", ["theirs", "link", "mine"])
+def test_a_cache_is_refused_where_a_stranger_made_a_directory_on_the_way_or_can_exchange_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The first one to make it in one like /tmp owns it, and had what he liked executed as the uv of arm64 hosts."""
+    (shared := tmp_path / "shared").mkdir()
+    (cache := tmp_path / "home/cache").mkdir(parents=True)
+    if place == "link":
+        (shared / "way").symlink_to(cache)
+    else:
+        (shared / "way").mkdir()
+    shared.chmod(0o777 if place == "link" else 0o1777)
+    stranger = os.stat_result((stat.S_IFDIR | 0o755, 0, 0, 1, os.geteuid() + 1, *[0] * 5))
+    real = Path.lstat
+    monkeypatch.setattr(Path, "lstat", lambda path: stranger if (place, path.name) == ("theirs", "way") else real(path))
+    if place == "mine":
+        claim_private_directory(shared / "way/ipexctl")
+        return
+    with pytest.raises(UsageError, match="where others can exchange it"):
+        claim_private_directory(shared / "way/ipexctl")
 
 
 def test_a_link_in_place_of_a_new_directory_makes_no_other_private(
