@@ -179,7 +179,7 @@ def _find_launcher(words: Sequence[str], table: LaunchTable) -> str:
         is_module = parts[at] == "-m" and normalise_program(parts[0]) == "python"
         if parts[at].endswith(".py") or (is_module and parts[at + 1] not in table.programs):
             return ""
-        if table.find_module(parts[at:]) and (at == 0 or head):
+        if table.find_module(parts[at : at + 2]) and (at == 0 or head):
             return normalise_program(parts[at])
         program = table.find_program(parts[at : at + 2])
         if program and program[0].kind != "prefix":
