@@ -141,11 +141,11 @@ def describe_difference(snapshots: dict[str, Snapshot], *, ended: bool = True) -
     first = max(each.number - len(each.calls) for each in (one, other)) + 1
     last = max(one.number, other.number) if ended else min(one.number, other.number)
     for number in range(first, last + 1):
-        plain, full = ({r: _get_call(each, number, d) for r, each in snapshots.items()} for d in (False, True))
-        if len({call for call, _ in full.values()}) > 1:
-            calls = plain if len({call for call, _ in plain.values()}) > 1 else full
-            words = ", ".join(f"{call}{place} on {rank}" for rank, (call, place) in calls.items())
-            return f"the ranks called different collectives: {words}"
+        for detail in (False, True):  # where they differ without it, it does not matter
+            calls = {rank: _get_call(snapshot, number, detail=detail) for rank, snapshot in snapshots.items()}
+            if len({call for call, _ in calls.values()}) > 1:
+                words = ", ".join(f"{call}{place} on {rank}" for rank, (call, place) in calls.items())
+                return f"the ranks called different collectives: {words}"
     return f"the ranks called different collectives before #{first}" if ended else ""
 
 
@@ -163,10 +163,16 @@ def compare_accounts(accounts: Sequence[Account], gather: Callable[[Any], list[A
     return ""
 
 
-def _get_call(snapshot: Snapshot, number: int, detail: bool) -> tuple[str, str]:
+def _get_call(snapshot: Snapshot, number: int, *, detail: bool) -> tuple[str, str]:
+    """The words and the place of one call, with its root, operation and dtype if `detail`."""
     index = number - snapshot.number + len(snapshot.calls) - 1
     if index >= len(snapshot.calls):
         return f"no #{number}", ""
     name, size, place = snapshot.calls[index]
     name, _, more = name.partition(" ")
-    return f"{name} #{number}{f' of {size} bytes' * (size > 0)}{f' {more}' * (detail and more != '')}", place
+    call = f"{name} #{number}"
+    if size:
+        call += f" of {size} bytes"
+    if detail and more:
+        call += f" {more}"
+    return call, place

@@ -468,8 +468,10 @@ def _find_lone_call(groups: Sequence[StackGroup]) -> str:
 def _find_lacking(groups: Sequence[StackGroup]) -> str:
     """Returns the same, and ``new_group`` where all ranks wait, some in it: the others make another group, or none; or
     the network is slow."""
-    made = all(group.waits for group in groups) and any(group.function == "new_group" for group in groups)
-    return _find_lone_call(groups) or "new_group" * made
+    if call := _find_lone_call(groups):
+        return call
+    all_wait = all(group.waits for group in groups)
+    return "new_group" if all_wait and any(group.function == "new_group" for group in groups) else ""
 
 
 def _separate_odd_groups(groups: Sequence[StackGroup]) -> tuple[list[StackGroup], StackGroup]:
