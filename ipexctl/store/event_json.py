@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from ipexctl.model.answers import AnyAnswer, UnknownAnswer, find_answer_type, get_answer_kind
-from ipexctl.model.events import Answer, Event, Stamped
+from ipexctl.model.events import Answer, Event, RunStarted, Stamped, Started
 from ipexctl.model.json_values import JsonObject, convert_json, to_json, to_json_items
 
 T = TypeVar("T")
@@ -21,6 +21,7 @@ _CPUS_LIMIT = 1 << 23  # of the lists of one line, which take many times its byt
 _CPU_LISTS, _CPU_SPAN = re.compile(rb'"([\d,-]{3,})"'), re.compile(rb"(\d{1,18})-(\d{1,18})")  # 0-15,32-47
 _ESCAPED_DIGIT = re.compile(rb"\\u00[23]")  # or a comma or a minus: no writer of records has a reason to
 _DEPTH_LIMIT = 100  # values in each other: whatever walks through them calls itself
+_NAMES_LIMIT = 1 << 16  # hosts of a command, or ranks of a run
 # Fields and their keys: ``at`` is the stamp; an event's own ``at`` is a host's clock.
 _KEYS = {"at": "host_time", "selection_flags": "place"}
 
@@ -134,6 +135,9 @@ def decode_event(record: JsonObject) -> Stamped:
         raise DamagedRecordError("at is not a time")
     if cls is Answer:
         return Stamped(at, Answer(_decode_answer(record)))
+    names = record.get("ranks" if cls is RunStarted else "hosts")
+    if cls in {Started, RunStarted} and isinstance(names, list) and len(names) > _NAMES_LIMIT:
+        raise DamagedRecordError(f"more than {_NAMES_LIMIT:,} hosts or ranks")
     keys = {name: _KEYS.get(name, name) for name in _FIELDS[cls]}
     values = {name: record[key] for name, key in keys.items() if key in record}
     for name in _BYTES[cls] & values.keys():

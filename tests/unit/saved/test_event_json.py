@@ -94,3 +94,12 @@ def test_a_list_of_cpus_is_bounded_however_it_is_written(cpus: str) -> None:
 def test_what_is_not_an_event_is_reported_to_be_damaged(line: dict[str, object]) -> None:
     with pytest.raises(event_json.DamagedRecordError):
         event_json.decode_event(line)
+
+
+@pytest.mark.parametrize("key", ["hosts", "ranks"])
+def test_more_names_than_a_run_can_have_are_no_event(key: str) -> None:
+    """The page of a run of three million ranks took gigabytes, and minutes."""
+    record = {"at": 1.0, "event": "started" if key == "hosts" else "run-started", key: ["h"] * 65_537}
+    record |= {"verb": "run", "title": "x"} if key == "hosts" else {"run": "r", "head": "h", "command": "c"}
+    with pytest.raises(event_json.DamagedRecordError, match="more than 65,536"):
+        event_json.decode_event(record)
