@@ -69,7 +69,7 @@ def read_trusted_file(path: Path) -> bytes:
         if why:
             planted = "others may have added keys to it, or programs that ssh starts: read it before you trust it again"
             raise UsageError(why, reasons=[planted], hint=hint, exit=Exit.UNREACHABLE)
-        data = file.read(_SIZE_LIMIT + 1)
+        data = file.read(_SIZE_LIMIT + 1) or b""  # of a pipe that has nothing now: None
     if len(data) > _SIZE_LIMIT:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     return data

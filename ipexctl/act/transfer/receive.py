@@ -105,9 +105,13 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
             sync_file_system(self._root)
 
     def close(self) -> None:
-        """Removes incomplete files."""
+        """Removes incomplete files: those in the directory that was made, whatever others have renamed to its place."""
+        for name in os.listdir(self._staging):  # noqa: PTH208 - an open directory
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=self._staging)
+        with contextlib.suppress(OSError):
+            os.rmdir(self._part, dir_fd=self._root)
         os.close(self._staging)
-        _remove_tree(self._root, self._part)
         os.close(self._root)
 
     def __exit__(self, *_: object) -> None:
@@ -310,16 +314,15 @@ def _open_nested_directory(root: int, names: Sequence[str]) -> Iterator[int]:
 
 
 def _remove_stale_staging(root: int) -> None:
-    """Removes the private directories of this machine's fetches whose process has ended."""
+    """Removes the private directories of this machine's fetches whose process has ended. Where others may rename what
+    is there, one of that name may be any directory of ours."""
+    status = os.fstat(root)
+    if status.st_uid != os.geteuid() or (status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX):
+        return
     for name in os.listdir(root):
         host, _, pid = name.removeprefix(PART).rpartition("-")[0].rpartition("-")
         if name.startswith(PART) and host == _THIS_HOST and pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            _remove_tree(root, name)
-
-
-def _remove_tree(root: int, name: str) -> None:
-    """Removes a directory and its contents; no symbolic link is followed."""
-    shutil.rmtree(f"/proc/self/fd/{root}/{name}", ignore_errors=True)
+            shutil.rmtree(f"/proc/self/fd/{root}/{name}", ignore_errors=True)
 
 
 _REASONS = {

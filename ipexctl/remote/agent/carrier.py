@@ -87,12 +87,14 @@ class Carrier:
             found = os.lstat(self.store)
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
                 return "%s is no directory, or belongs to another user" % self.store
+            if os.listdir(self.store) and not _is_store(self.store):
+                return "%s has no copies: move it away" % self.store
         return ""
 
     def prepare_store(self) -> None:
         """What is there already is the run's only where it was noted as such, or is adopted."""
         if self.keep.fresh:
-            shutil.rmtree(self.store, ignore_errors=True)
+            self.empty_store()
         shutil.rmtree(os.path.join(self.store, _INCOMING), ignore_errors=True)
         try:
             self.state = files.read_json(self.store, _STATE)
@@ -101,6 +103,17 @@ class Carrier:
         if self.keep.adopt:
             self.state["old"] = {}
         self.write_state()
+
+    def empty_store(self) -> None:
+        """Removes what is in the directory that is looked at, whatever is renamed to its place meanwhile."""
+        with suppress(OSError):  # else there is none
+            at = os.open(self.store, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            top = "/proc/self/fd/%d" % at
+            for name in os.listdir(top) if _is_store(top) else ():
+                files.remove_directory(os.path.join(top, name))
+                with suppress(OSError):  # it was a directory
+                    os.unlink(os.path.join(top, name))
+            os.close(at)
 
     def write_state(self) -> None:
         with suppress(OSError):  # of a disk that is full: then less is known after a restart
@@ -319,6 +332,13 @@ class Carrier:
                 shutil.move(os.path.join(self.base, name), target)
         for path in [path for source in order.sources for path in source.files]:
             move_file(os.path.join(incoming, path), _make_folder(os.path.join(self.base, path)))
+
+
+def _is_store(path: str) -> bool:
+    """Who may write above it can give its name to any directory of ours, but not put this file there."""
+    with suppress(OSError, ValueError):
+        return {"old", "settled"} <= set(files.read_json(path, _STATE))
+    return False
 
 
 def receive_file(

@@ -382,6 +382,29 @@ def test_a_store_of_another_user_is_not_touched(tmp_path: Path, planted: str, mo
     assert planted == "owner" or not list((tmp_path / "elsewhere").iterdir())
 
 
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_directory_of_ours_that_another_user_gives_the_name_of_the_store_stays(tmp_path: Path, fresh: bool) -> None:
+    """Who may write the directory of the checkpoints could have one removed that he may only rename."""
+    store = tmp_path / "a/.ipexctl-keep-ckpt"
+    store.mkdir(parents=True)
+    (store / "data").write_text("mine")
+    host = Host(tmp_path, "a", fresh=fresh)
+    (store / "state.json").unlink()
+    assert host.carrier.find_fault() == f"{store} has no copies: move it away"
+    host.carrier.prepare_store()
+    assert (store / "data").read_text() == "mine"
+
+
+def test_a_store_of_an_earlier_run_is_emptied(tmp_path: Path) -> None:
+    store = Path(Host(tmp_path, "a").carrier.store)
+    (store / "b/mark").mkdir(parents=True)
+    (store / "b/mark.json").write_text("{}")
+    assert Host(tmp_path, "a", fresh=False).carrier.find_fault() == ""
+    assert (store / "b/mark.json").exists()
+    Host(tmp_path, "a")
+    assert [path.name for path in store.iterdir()] == ["state.json"]
+
+
 def test_what_a_rank_nests_or_how_many_files_it_makes_ends_nothing(tmp_path: Path) -> None:
     host = Host(tmp_path, "a")
     host.write("ckpt/step_1/state.json", b"[" * 100_000)

@@ -174,6 +174,24 @@ def test_what_an_earlier_fetch_left_is_removed_but_not_that_of_one_that_goes_on(
     assert tmp_path.exists()
 
 
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_directory_of_ours_that_others_give_the_name_of_an_earlier_fetch_stays(tmp_path: Path, when: str) -> None:
+    """Who may write the host's directory could have one removed that he may only rename."""
+    place, host = tmp_path / "n0", re.sub("[^A-Za-z0-9.]", "_", socket.gethostname())
+    (place / "mine").mkdir(parents=True)
+    (place / "mine/data").write_text("mine")
+    place.chmod(0o777)
+    name = place / f"{PART}{host}-999999999-ab"
+    if when == "before":
+        (place / "mine").rename(name)
+    with ResultsDir(tmp_path, "n0"):
+        if when == "meanwhile":
+            (name,) = place.glob(f"{PART}*")
+            name.rename(place / "aside")
+            (place / "mine").rename(name)
+    assert (name / "data").read_text() == "mine"
+
+
 def test_whether_case_counts_is_tried_and_leaves_nothing(tmp_path: Path) -> None:
     assert is_case_insensitive(tmp_path / "not/there/yet") is False  # of the file systems of Linux that tests run on
     assert [*tmp_path.iterdir()] == []

@@ -18,6 +18,7 @@ from ipexctl.act.ssh.hostkeys import (
     find_recording_fault,
     format_known_host_name,
     format_known_hosts_line,
+    read_trusted_file,
 )
 from ipexctl.act.ssh.keys import PrivateKeys, UnusableKey
 from ipexctl.act.ssh.settings import SSHSettings
@@ -215,6 +216,14 @@ def test_a_repository_whose_hostfile_names_a_key_holds_nobody_by_what_lies_there
     known = KnownHosts([tmp_path / "known_hosts"])
     assert known.is_empty
     assert known.problems == [f"{tmp_path}/known_hosts: File too large"] * (tmp_path / "known_hosts").is_file()
+
+
+def test_a_pipe_with_nothing_in_it_yet_is_an_empty_file(tmp_path: Path) -> None:
+    """An `ssh_config` that includes /dev/stdin ended the command with 70."""
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)
+    assert read_trusted_file(tmp_path / "pipe") == b""
+    os.close(writer)
 
 
 def pack(*parts: bytes) -> bytes:
