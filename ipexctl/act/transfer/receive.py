@@ -26,6 +26,7 @@ from ipexctl.protocol.paths import PART
 from ipexctl.store.private_files import (
     make_private_directories,
     read_regular_file,
+    remove_directories,
     sync_file_system,
     write_private_file,
 )
@@ -322,7 +323,8 @@ def _remove_stale_staging(root: int) -> None:
     for name in os.listdir(root):
         host, _, pid = name.removeprefix(PART).rpartition("-")[0].rpartition("-")
         if name.startswith(PART) and host == _THIS_HOST and pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(f"/proc/self/fd/{root}/{name}", ignore_errors=True)
+            with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: a link that leads to itself
+                remove_directories([Path(f"/proc/self/fd/{root}/{name}")])
 
 
 _REASONS = {

@@ -2,9 +2,9 @@
 
 The tree is that of a cache of the hub with this snapshot alone, whose ``main`` it is."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import wait
+from contextlib import suppress
 from pathlib import Path
 
 from ipexctl.act.hub import Snapshot, describe_snapshot, download_files
@@ -14,7 +14,7 @@ from ipexctl.model.events import Progress, StepEnded, StepStarted, Workflow
 from ipexctl.model.hub import HubReference
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import fold_names, format_size, group_pairs, pluralize
-from ipexctl.store.private_files import make_private_directories, measure_tree
+from ipexctl.store.private_files import make_private_directories, measure_tree, refuse_os_errors, remove_directories
 
 _STEP = "download"
 _INTERVAL = 0.2  # seconds between two looks at what has arrived
@@ -61,7 +61,8 @@ class StagedSnapshot(Record):
         """Downloads what is not there yet. Raises `UsageError`."""
         directory, refs = self.root / self.place, self.root / "refs"
         if not directory.is_dir():  # another commit than before
-            shutil.rmtree(self.root, ignore_errors=True)
+            with refuse_os_errors(self.root, "cannot be removed"), suppress(FileNotFoundError):
+                remove_directories([self.root])
         make_private_directories(directory)
         yield StepStarted("", _STEP)
         done = start_thread(lambda: download_files(self.reference, self.snapshot, self.names, directory))

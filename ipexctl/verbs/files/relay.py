@@ -3,7 +3,6 @@
 import fcntl
 import hashlib
 import os
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from ipexctl.model.text import format_size, group_pairs, pluralize, printable
 from ipexctl.model.trees import FileTree
 from ipexctl.protocol.paths import PART
 from ipexctl.protocol.session import Nothing
-from ipexctl.store.private_files import make_private_directories
+from ipexctl.store.private_files import make_private_directories, remove_directories
 from ipexctl.store.record import is_directory_in_use
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.relay import Artifact, RelaySessions, distribute_artifacts, order_by_delay
@@ -138,7 +137,8 @@ def make_spool(cache: Path) -> Iterator[Path]:
             os.kill(int(other.name.removeprefix(prefix).partition("-")[0]), 0)
         except ProcessLookupError:
             if not is_directory_in_use(other):
-                shutil.rmtree(other, ignore_errors=True)
+                with suppress(OSError):
+                    remove_directories([other])
         except (OSError, ValueError):  # another user's process, or a name that is not of a sync
             continue
     with tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-", dir=cache) as spool:

@@ -5,7 +5,7 @@ import re
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -172,6 +172,20 @@ def test_what_an_earlier_fetch_left_is_removed_but_not_that_of_one_that_goes_on(
     assert other.exists()
     assert elsewhere.exists()
     assert tmp_path.exists()
+
+
+def test_what_is_mounted_in_what_an_earlier_fetch_left_stays(
+    tmp_path: Path, mount: Callable[[Path, str], None]
+) -> None:
+    host = re.sub("[^A-Za-z0-9.]", "_", socket.gethostname())
+    data = tmp_path / f"n0/{PART}{host}-999999999-ab/data"
+    data.mkdir(parents=True)
+    mount(data, "mode=0755")
+    (data / "keep").touch()
+    loop = data.parent.with_name(f"{PART}{host}-999999999-cd")
+    loop.symlink_to(loop)
+    ResultsDir(tmp_path, "n0").close()
+    assert (data / "keep").exists()
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])

@@ -1,7 +1,11 @@
 """What names a snapshot of a Hugging Face hub, and what later runs know of one that a host has."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from ipexctl.act.hub import Snapshot
 from ipexctl.decide.facts.system import find_hub_cache
 from ipexctl.decide.parsing.playbook import parse_playbook
 from ipexctl.model.errors import UsageError
@@ -9,6 +13,7 @@ from ipexctl.model.hub import HubReference, parse_hub_reference
 from ipexctl.model.launch import Setting
 from ipexctl.model.tasks import Fetch, Sync
 from ipexctl.protocol.paths import HUB
+from ipexctl.verbs.files.hub import StagedSnapshot
 from tests.unit.launch.two import launch
 
 
@@ -56,3 +61,19 @@ def test_ranks_of_a_host_with_a_snapshot_look_there_and_stay_offline_unless_the_
     assert find() == [[cache, "1"], ["-", "-"]]
     assert find(HF_HUB_OFFLINE="0") == [[cache, "0"], ["-", "0"]]
     assert find(HF_HOME="/scratch") == [["-", "-"], ["-", "-"]]
+
+
+def test_an_older_commit_in_which_something_is_mounted_stays(
+    tmp_path: Path, mount: Callable[[Path, str], None]
+) -> None:
+    """The next commit removed what was mounted."""
+    data = tmp_path / "hub/snapshots/a/data"
+    data.mkdir(parents=True)
+    mount(data, "mode=0755")
+    (data / "keep").touch()
+    staged = StagedSnapshot(
+        HubReference("org/tiny"), Snapshot("b" * 40, {}, ""), tmp_path / "hub", (), lambda *_: False
+    )
+    with pytest.raises(UsageError, match="hub cannot be removed: device or resource busy"):
+        [*staged.download()]
+    assert (data / "keep").exists()
