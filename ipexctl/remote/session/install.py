@@ -167,7 +167,8 @@ class InstallSession(relay.FileRelay):
         limit = time.monotonic() + LINGER_SECONDS + 5.0
         while True:
             make_store(self.base)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            os.fchmod(handle, 0o600)  # of earlier versions: whoever can read it could hold it
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

@@ -131,7 +131,10 @@ def test_the_lock_is_given_back_when_the_input_ends(tmp_path: Path) -> None:
     venv = str(tmp_path / "env")
     owner = {"user": "me", "host": "here", "pid": 1, "since": 0.0, "machine": "", "session": 0}
     first, second = start(PROGRAM), start(PROGRAM)
+    Path(f"{venv}.d").mkdir()
+    Path(f"{venv}.d/lock").touch(0o644)
     first.call("lock", Nothing, venv=venv, owner=owner)
+    assert Path(f"{venv}.d/lock").stat().st_mode & 0o777 == 0o600, "who can read it could hold it: any user did"
     with pytest.raises(RemoteError) as caught:
         second.call("lock", Nothing, venv=venv, owner={})
     holder = decode(dict[str, Any], caught.value.more["holder"])
