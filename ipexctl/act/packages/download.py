@@ -5,7 +5,6 @@ import io
 import os
 import queue
 import ssl
-import stat
 import threading
 import time
 import urllib.request
@@ -29,7 +28,7 @@ from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Event, HostFailed, Progress, StepStarted, Workflow
 from ipexctl.model.text import parse_integer, pluralize, strip_credentials
 from ipexctl.model.wheels import Wheel
-from ipexctl.store.private_files import make_private_directories
+from ipexctl.store.private_files import make_private_directories, open_regular_file
 
 _UNKNOWN_SIZE_LIMIT = 8 << 30  # bytes of a wheel of which no index says the size
 _LIST_LIMIT = 16 << 20  # bytes of the list of files in a wheel: 100,000 files
@@ -312,13 +311,10 @@ def _describe_http_error(error: Exception) -> str:
 def hash_wheel(path: Path) -> str:
     """Returns the SHA-256 of a wheel, in hex; "" for what is none: no regular file, one that cannot be read, or one
     with a hole, which may be terabytes that nobody wrote."""
-    with suppress(OSError):
-        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(number, "rb") as file:
-            status = os.fstat(number)
-            if stat.S_ISREG(status.st_mode) and os.lseek(number, 0, os.SEEK_HOLE) == status.st_size:
-                file.seek(0)
-                return hash_open_file(file)
+    with suppress(OSError), open_regular_file(path, follow=True) as file:
+        if os.lseek(file.fileno(), 0, os.SEEK_HOLE) == os.fstat(file.fileno()).st_size:
+            file.seek(0)
+            return hash_open_file(file)
     return ""
 
 

@@ -92,7 +92,7 @@ def find_in_commands(
         words = tuple(each for word in command.words for each in variables.expand(word))
         variables.read(command)
         is_exported = words[:1] == ("export",)
-        values = words[is_exported:]
+        values = words[1:] if is_exported else words
         if len(values) == 1 and (assigned := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", values[0], re.DOTALL)):
             is_used = assigned[1] in used
             started = () if is_used and not is_exported else _split_value(assigned[2])

@@ -26,7 +26,6 @@ from ipexctl.verbs.files.project import find_project
 _STEP = "fetch"
 _ABSENT_LIMIT = 100  # files that did not come when they were asked for alone; then no other is asked for again
 _WHERE = "a path begins in the directory of the project on the host, or with /"
-_ITS_DIRECTORY = "its working directory"  # where the hosts have different ones
 
 
 def fetch(
@@ -69,10 +68,10 @@ def fetch(
     plan_text = planning.format_plans(plans, task.into)
     yield Planned("fetch", plan_text)
     places = {listing.path for listing in listings.values()}
-    place = printable(places.pop(), 200) if len(places) == 1 else _ITS_DIRECTORY
+    place = printable(places.pop(), 200) if len(places) == 1 else None
     for pattern in missing:
         if early:
-            yield Message(f"no host has {printable(pattern, 200)} in {place} yet", code="not-there-yet")
+            yield Message(f"{_describe_missing(pattern, place)} yet", code="not-there-yet")
         else:
             yield HostFailed(_explain_missing(pattern, place, inventory, task.into))
     lack = receive.describe_lack(into, sum(plan.size for plan in plans.values()))
@@ -107,13 +106,17 @@ def _check_paths(paths: Sequence[str], destinations: Mapping[str, str]) -> None:
         raise UsageError(what, meant=(paths[-1], f"--into={paths[-1]}"))
 
 
-def _explain_missing(pattern: str, place: str, inventory: Inventory, into: str) -> Failure:
-    """Returns the failure of a pattern that matches on no host, in ``place``."""
-    hint = _WHERE if place == _ITS_DIRECTORY else advise("exec", "--", "ls", place, text=f"{_WHERE}; what is there:")
+def _describe_missing(pattern: str, place: str | None) -> str:
+    return f"no host has {printable(pattern, 200)} in {place or 'its working directory'}"
+
+
+def _explain_missing(pattern: str, place: str | None, inventory: Inventory, into: str) -> Failure:
+    """Returns the failure of a pattern that matches on no host, in ``place``, None where each has another one."""
+    hint = advise("exec", "--", "ls", place, text=f"{_WHERE}; what is there:") if place else _WHERE
     host, _, path = pattern.partition(":")
     if path and host in {each.name for each in inventory}:
         hint = advise("fetch", path, "--from", host, "--into", into, text="--from takes the host:")
-    return Failure("", Kind.STEP, f"no host has {printable(pattern, 200)} in {place}", hint, "missing")
+    return Failure("", Kind.STEP, _describe_missing(pattern, place), hint, "missing")
 
 
 def _fetch_files(
