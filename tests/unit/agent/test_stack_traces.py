@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
@@ -55,10 +55,12 @@ while True:
 
 
 @contextmanager
-def start_rank(directory: Path, script: str, env: Mapping[str, str] = MappingProxyType({})) -> Iterator[Popen[str]]:
+def start_rank(
+    directory: Path, script: str, env: Mapping[str, str] = MappingProxyType({}), wrapper: Sequence[str] = ()
+) -> Iterator[Popen[str]]:
     """A rank that runs this script and has said that it is ready. It gets the file of its stacks, and the signal."""
     (directory / RANKS).mkdir()
-    words = [sys.executable, "-c", script, str(directory / RANKS / f"0{STACKS}"), str(int(STACKS_SIGNAL))]
+    words = [*wrapper, sys.executable, "-c", script, str(directory / RANKS / f"0{STACKS}"), str(int(STACKS_SIGNAL))]
     with Popen(words, stdout=PIPE, text=True, env={**os.environ, **env}) as rank:
         try:
             assert rank.stdout
@@ -75,9 +77,9 @@ def install_hooks(directory: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(directory), DIRECTORY_ENV: str(directory), RANK_ENV: "0"}
 
 
-def collect(directory: Path, **timings: float) -> dict[int, rank_records.RankStack]:
-    """What is learnt of the processes of a rank, whose wrapper we are, by their ids."""
-    wrapper = procs.find_process(os.getpid())
+def collect(directory: Path, above: int = 0, **timings: float) -> dict[int, rank_records.RankStack]:
+    """What is learnt of the processes of a rank, by their ids. Its wrapper is the process ``above``, or we are."""
+    wrapper = procs.find_process(above or os.getpid())
     assert wrapper
     spec = SPEC._replace(timings=SPEC.timings._replace(**timings))
     return {stack.pid: stack for stack in collect_stacks(str(directory), {0: wrapper}, spec, time.monotonic())}
@@ -204,6 +206,7 @@ def test_a_rank_that_holds_pythons_lock_is_seen(tmp_path: Path) -> None:
 
 FINALIZES = """
 import ctypes
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it ends with its wrapper
 ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).pause)  # as mpi4py does with MPI_Finalize
 print("ready", flush=True)
 """
@@ -211,9 +214,9 @@ print("ready", flush=True)
 
 def test_a_process_whose_python_has_ended_says_so(tmp_path: Path) -> None:
     """It was said to compute, or to wait in MPI, while its script had long ended."""
-    with start_rank(tmp_path, FINALIZES, install_hooks(tmp_path)) as rank:
-        # Its file is closed by then, and another child of ours, of a test before, may be taken for the rank.
-        wait(lambda: (stack := collect(tmp_path).get(rank.pid)) is not None and stack.state == OVER)
+    # Its file is closed by then: of our own children that of another test may be taken for it.
+    with start_rank(tmp_path, FINALIZES, install_hooks(tmp_path), ["sh", "-c", '"$@"; :', "sh"]) as wrapper:
+        wait(lambda: [stack.state for stack in collect(tmp_path, wrapper.pid).values()] == [OVER])
     assert format_comparison(group_stacks([RankStack(0, "a", 1, OVER, "", "")]), 1)[0].startswith(
         "  rank 0  the script has ended"
     )
