@@ -18,7 +18,7 @@ from ipexctl.model.secrets import MASK, looks_secret
 from ipexctl.model.text import group_pairs, printable
 from ipexctl.store.event_json import dump_ascii_json, read_line
 from ipexctl.store.masking import Masker, StreamMasker
-from ipexctl.store.private_files import open_regular_file
+from ipexctl.store.private_files import open_regular_file, replace_file
 
 _DOCUMENTS = re.compile(r"plan\.txt|debug\.log|stacks-\d+-\d+\.txt")
 _OBJECTS = re.compile(r"events\.jsonl|report\.json|profile/profile\.json")
@@ -177,25 +177,15 @@ def _store_part(store: IO[bytes], name: str, time: int, pieces: Iterator[tuple[b
 
 
 def write_archive(path: Path, name: str, preparation: Preparation) -> int:
-    """Writes all parts below the directory ``name`` into a new file of mode 0600; its size in bytes. An existing file
-    stays. Raises `OSError`."""
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(number, "wb") as file:
-            os.fchmod(number, 0o600)
-            with (
-                gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
-                tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-            ):
-                for prepared in preparation.parts:
-                    member = tarfile.TarInfo(f"{name}/{prepared.part.name}")
-                    member.size, member.mtime, member.mode = prepared.part.bytes, prepared.time, 0o600
-                    preparation.file.seek(prepared.start)
-                    archive.addfile(member, preparation.file)
-            file.flush()
-            os.fsync(number)
-            return os.fstat(number).st_size
-    except BaseException:
-        with suppress(OSError):
-            path.unlink()
-        raise
+    """Writes all parts below the directory ``name`` into a file of mode 0600; its size in bytes. Raises `OSError`."""
+    with replace_file(path, 0o600) as file:
+        with (
+            gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for prepared in preparation.parts:
+                member = tarfile.TarInfo(f"{name}/{prepared.part.name}")
+                member.size, member.mtime, member.mode = prepared.part.bytes, prepared.time, 0o600
+                preparation.file.seek(prepared.start)
+                archive.addfile(member, preparation.file)
+        return file.tell()

@@ -16,12 +16,7 @@ from ipexctl.model.page import DoctorRecord
 from ipexctl.model.text import printable
 from ipexctl.store.event_json import dump_ascii_json
 from ipexctl.store.masking import Masker
-from ipexctl.store.private_files import (
-    make_private_directories,
-    read_regular_file,
-    refuse_os_errors,
-    write_private_file,
-)
+from ipexctl.store.private_files import claim_private_directory, read_regular_file, refuse_os_errors, write_private_file
 
 _RECORDS = "doctor"  # directory below the state: what doctor reported, a file each time
 _STORED_REPORTS = 64  # files in it
@@ -54,8 +49,8 @@ def open_page(address: str) -> Workflow[None]:
 @contextmanager
 def write_redirect(address: str, directory: Path) -> Iterator[str]:
     """Writes a page for this user alone that leads to an address with a token in it; gives its own address. Every user
-    of a machine can read the words of a browser's command line."""
-    make_private_directories(directory)
+    of a machine can read the words of a browser's command line. Raises `UsageError`."""
+    claim_private_directory(directory)
     with NamedTemporaryFile("w", dir=directory, prefix="watch-", suffix=".html") as file:  # mode 0600
         file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}">\n')
         file.flush()
@@ -69,12 +64,13 @@ def save_doctor_record(state: Path, answer: DoctorAnswer, at: float, masker: Mas
     try:
         same = (record for record in _read_records(state) if sorted(record.hosts) == names)
         before = max(same, key=lambda record: record.at, default=None)
+        claim_private_directory(path.parent)  # the oldest are removed below: not those of another directory
         record = make_doctor_record(at, masker.mask_value(answer), before)
         write_private_file(path, dump_ascii_json(to_json(record)).encode())
         newest = sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime, reverse=True)
         for old in newest[_STORED_REPORTS:]:
             old.unlink()
-    except OSError:
+    except (OSError, UsageError):
         return
 
 

@@ -86,3 +86,13 @@ def test_speeds_are_remembered_for_the_same_hosts_only(same: bool) -> None:
     before = make_doctor_record(START, make_answer(names(3)))
     after = make_doctor_record(START + 1, make_answer(names(3 if same else 2), bench=False), before)
     assert (after.speed is not None) == same
+
+
+def test_no_file_of_another_directory_makes_room_for_a_record_of_doctor(tmp_path: Path) -> None:
+    others = tmp_path / "others"
+    others.mkdir()
+    for number in range(70):
+        (others / f"{number}.json").write_text("{}")
+    (tmp_path / "doctor").symlink_to(others)  # of another user, who may write the directory above
+    save_doctor_record(tmp_path, make_answer(names(2)), START, MASKER)
+    assert len(list(others.iterdir())) == 70
