@@ -21,7 +21,7 @@ _OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|\|&|[;&|()\n]")
 _REDIRECTION = re.compile(r"(?![<>]\()(?:\d*(?:<<<|<<-?|<>|<&|>>|>\||>&|<|>)|&>>?)")
 _BRACES = re.compile(r"\{(?=[^\s{}'\"$;]*\})[^}]*(?:,|\.\.)[^}]*\}")  # {a,b}, {1..4}
 _NAME = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!-])")
-_ARRAY = re.compile(r"([A-Za-z_]\w*)\+?=\(")
+_ARRAY = re.compile(r"([A-Za-z_]\w*\+?)=\(")
 _CONTINUATION = re.compile(r"\\\n[ \t]*")
 _OPENING = {"if": "fi", "for": "done", "while": "done", "until": "done", "select": "done", "case": "esac"}
 _CLOSING = {*_OPENING.values()}
@@ -30,8 +30,8 @@ _SKIPPED = {"then", "do", "else", "elif", "{", "}", "!", "coproc"}
 
 class SimpleCommand(Record):
     """A simple command. ``before`` and ``after`` are the operators beside it; ``inside`` are the compound commands
-    around it, such as ``for``; ``input`` is the file of its standard input; ``arrays`` are those that it assigns;
-    ``here`` is the text of its here-document with the number of its first line."""
+    around it, such as ``for``; ``input`` is the file of its standard input; ``arrays`` are those that it assigns, or
+    appends to (``NAME+``); ``here`` is the text of its here-document with the number of its first line."""
 
     words: tuple[str, ...]
     line: int

@@ -9,7 +9,7 @@ from ipexctl.decide.parsing.shell import BARE, END, EXPANSION, QUOTED, SimpleCom
 Value = str | tuple[str, ...]  # the latter of an array
 _REPLACED_LIMIT = 4 << 20  # characters that the variables of a file stand for; each may stand for others twice
 _NUMBER_LENGTH, _PRODUCT_LENGTH = 20, 1000  # characters of a variable in a product, and of the product
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*\+?)=(.*)", re.DOTALL)  # NAME+=VALUE appends
 _PLAIN = re.compile(r"\$\{?([A-Za-z_]\w*|[0-9@*])\}?")
 _ARRAY = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
 _PARAMETER = re.compile(r"\$\{?[\d@*]")
@@ -19,19 +19,25 @@ _DECLARING = {"export", "declare", "typeset", "readonly", "local", "setenv"}
 
 
 class ShellVariables:
-    """``exports`` are those that programs see. A variable is known if it is assigned once, outside of conditions and
-    loops; ``given`` are known from elsewhere."""
+    """``exports`` are those that programs see. A variable is known if it is assigned outside of conditions and loops
+    alone, and once in a file with functions; ``given`` are known from elsewhere."""
 
     def __init__(self, commands: Sequence[SimpleCommand], given: Mapping[str, Value]) -> None:
         self.values: dict[str, Value] = dict(given)
         self.exports: dict[str, str] = {}
         self._room = _REPLACED_LIMIT
-        self.counts = Counter(name for command in commands for name in _list_assigned(command))
+        has_functions = any(command.after == "(" or command.words[:1] == ("function",) for command in commands)
+        counts = Counter(name for command in commands for name in (*_list_assigned(command), *_list_read(command)))
+        self._repeated = {name for name, count in counts.items() if count > 1}
+        self._unknown = self._repeated.copy() if has_functions else set()
+        for command in commands:
+            is_conditional = bool(command.inside) or command.before in {"&&", "||"}
+            self._unknown.update(_list_read(command), _list_assigned(command) if is_conditional else ())
 
     def read(self, command: SimpleCommand) -> None:
         """Takes what a command assigns and exports."""
         for name, items in command.arrays.items():
-            self._assign(name, tuple(each for item in items for each in self.expand(item)), command)
+            self._assign(name, tuple(each for item in items for each in self.expand(item)))
         head = command.words[0] if command.words else ""
         if head == "shift":
             given = self.values.get("@", ())
@@ -44,12 +50,12 @@ class ShellVariables:
                 self.values |= name_parameters(given[int(count) :])
         if head not in _DECLARING:
             if all(map(_ASSIGNMENT.fullmatch, command.words)):
-                self._assign_words(command.words, command)
+                self._assign_words(command.words)
             return
         words = command.words[1:]
         if head == "setenv" and len(words) == 2:
             words = (f"{words[0]}={words[1]}",)
-        self._assign_words(words, command)
+        self._assign_words(words)
         if head in {"export", "setenv"} or any(re.match(r"-\w*x", word) for word in words):
             for word in words:
                 name = word.partition("=")[0]
@@ -57,16 +63,28 @@ class ShellVariables:
                     value = self.values.get(name)
                     self.exports[name] = value if isinstance(value, str) else f"{QUOTED}${name}{END}"
 
-    def _assign_words(self, words: Sequence[str], command: SimpleCommand) -> None:
+    def _assign_words(self, words: Sequence[str]) -> None:
         for word in words:
             if match := _ASSIGNMENT.fullmatch(word):
-                self._assign(match[1], self._fill(match[2]), command)
+                self._assign(match[1], self._fill(match[2]))
 
-    def _assign(self, name: str, value: Value, command: SimpleCommand) -> None:
-        if self.counts[name] == 1 and not command.inside:
-            self.values[name] = value
-        else:
-            self.values.pop(name, None)
+    def _assign(self, target: str, value: Value) -> None:
+        """``target`` is a name, or ``NAME+``, to which the value is appended."""
+        name = target.rstrip("+")
+        before = self.values.pop(name, None)
+        if name in self._unknown or self._room < 0:
+            return
+        if target == name:
+            text = value if isinstance(value, str) else " ".join(value)
+            own = re.compile(rf"\b{name}\b")  # what it was is not known
+            if name not in self._repeated or not any(map(own.search, EXPANSION.findall(text))):
+                self.values[name] = value
+            return
+        if isinstance(before, str) and isinstance(value, str):
+            self.values[name] = before + value
+        elif isinstance(before, tuple) and isinstance(value, tuple):
+            self.values[name] = (*before, *value)
+        self._room -= len(before or "")
 
     def expand(self, word: str) -> list[str]:
         """Returns the words that a word becomes; what is not known stays as it is."""
@@ -121,18 +139,21 @@ def name_parameters(arguments: Sequence[str]) -> dict[str, Value]:
 
 
 def _list_assigned(command: SimpleCommand) -> list[str]:
-    names = list(command.arrays)
-    words = command.words
-    if not words:
-        return names
-    if words[0] in {"for", "select"}:
-        return [*names, *map(remove_marks, words[1:2])]
-    if words[0] in {"read", "mapfile", "readarray", "unset"}:
-        return [*names, *(word for word in words[1:] if word.isidentifier())]
-    if words[0] == "setenv":
-        return [*names, *words[1:2]]
-    assigned = words[1:] if words[0] in _DECLARING else words
-    matches = [_ASSIGNMENT.fullmatch(word) for word in assigned]
-    if words[0] in _DECLARING or all(matches):
+    names, words = list(command.arrays), command.words
+    if words[:1] == ("setenv",):
+        names += words[1:2]
+    declares = bool(words) and words[0] in _DECLARING
+    matches = [_ASSIGNMENT.fullmatch(word) for word in (words[1:] if declares else words)]
+    if declares or all(matches):
         names += [match[1] for match in matches if match]
-    return names
+    return [name.rstrip("+") for name in names]
+
+
+def _list_read(command: SimpleCommand) -> list[str]:
+    """Variables whose values come from elsewhere: of a loop, or of what is read."""
+    words = command.words
+    if words[:1] in {("for",), ("select",)}:
+        return [*map(remove_marks, words[1:2])]
+    if words[:1] in {("read",), ("mapfile",), ("readarray",), ("unset",)}:
+        return [word for word in words[1:] if word.isidentifier()]
+    return []
