@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -509,6 +510,7 @@ def test_an_index_that_always_answers_503_is_named(bench: Bench, index: Index) -
         ("silent", "operation timed out|no progress"),  # uv's own tries take as long as its limit
         ("dribbling", "no progress"),
         ("endless", "GiB of memory"),
+        ("endless wheel", "of the disk"),
     ],
 )
 def test_an_index_that_never_gets_anywhere_ends_within_the_limit(
@@ -516,14 +518,23 @@ def test_an_index_that_never_gets_anywhere_ends_within_the_limit(
 ) -> None:
     stop = threading.Event()
     monkeypatch.setattr("ipexctl.act.packages.resolve._UV_MEMORY_LIMIT", 1 << 28)
+    monkeypatch.setattr("ipexctl.act.packages.resolve._UV_DISK_LIMIT", 1 << 26, raising=False)
+    torch = next(name for name in index.files if name.startswith("torch-"))
+    entry = b"torch/endless" + struct.pack("<HHQQ", 1, 16, 1 << 40, 1 << 40)
+    head = struct.pack("<IHHHHHIIIHH", 0x04034B50, 45, 0, 0, 0, 33, 0, 0xFFFFFFFF, 0xFFFFFFFF, 13, 20) + entry
 
     def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        if how == "endless wheel" and not path.startswith(("/simple/torch/", "/files/torch-")):
+            return False
         if how == "dribbling":
             crawl(handler, b" " * 100_000, stop, piece=12)
-        elif how == "endless":
+        elif path == "/simple/torch/" and how == "endless wheel":  # a page without hashes
+            reply(handler, 200, f'<a href="/files/{torch}">{torch}</a>'.encode())
+        elif how.startswith("endless"):
             handler.send_response(200)
             handler.send_header("Content-Type", "text/html")
             handler.end_headers()
+            handler.wfile.write(head if how == "endless wheel" and handler.command == "GET" else b"")
             with suppress(OSError):  # nobody reads it any more
                 for _ in range(2048):
                     handler.wfile.write(bytes(1 << 20))
@@ -538,6 +549,7 @@ def test_an_index_that_never_gets_anywhere_ends_within_the_limit(
     assert played.exit == Exit.STEP
     assert "does not answer" in str(played.refusal)
     assert re.search(why, str(played.refusal))
+    assert not [*bench.path.glob("home/.cache/uv/.tmp*")]  # nothing is left of what it was unpacking
 
 
 @pytest.mark.fault("D5")

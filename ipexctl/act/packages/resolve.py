@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,7 +38,7 @@ from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.stack import Arch
-from ipexctl.model.text import printable, strip_credentials
+from ipexctl.model.text import format_size, printable, strip_credentials
 from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import Lock, Wheel, parse_wheel_name
 from ipexctl.store.private_files import read_regular_file, refuse_os_errors, write_private_file
@@ -110,6 +111,7 @@ def find_uv_for_hosts(
 
 _LOCK_SIZE_LIMIT = 1 << 24  # bytes
 _UV_SIZE_LIMIT, _UV_MEMORY_LIMIT = 1 << 28, 1 << 31  # bytes of its file, and of what it may hold in memory
+_UV_DISK_LIMIT = 1 << 35  # bytes that it may write, or half of the room: it unpacks a wheel without a hash on the index
 _MANYLINUX = (*range(40, 30, -1), 28, 17)  # the minor versions of glibc 2 that uv knows
 
 
@@ -204,7 +206,12 @@ def _run_pip_compile(
 
 def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limits) -> tuple[int | None, str, str]:
     """Runs uv; (status, output, final error lines). Status None, with the reason: it was ended after ``limits.stall``
-    seconds without a line of its log and a second of CPU, a slow index gets the time it needs; or for its memory."""
+    seconds without a line of its log and a second of CPU, a slow index gets the time it needs; or for its memory, or
+    for what it writes. What it was unpacking then goes."""
+    usual = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME", "/"), ".cache"), "uv")
+    cache = Path(env.get("UV_CACHE_DIR") or usual).resolve()
+    near = next(path for path in (cache, *cache.parents) if path.exists())
+    room = min(_UV_DISK_LIMIT, shutil.disk_usage(near).free // 2)
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:
         stdin.write(text.encode())
         stdin.seek(0)
@@ -214,7 +221,7 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
         try:
             moved, last = time.monotonic(), (0, 0)
             while child.poll() is None:
-                seconds, memory = _measure_process(child.pid)
+                seconds, memory, written = _measure_process(child.pid)
                 now = (os.fstat(log.fileno()).st_size, seconds)
                 if now != last:
                     moved, last = time.monotonic(), now
@@ -222,11 +229,16 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
                     return None, "", f"no progress for {limits.stall:g} s"
                 if memory > _UV_MEMORY_LIMIT:
                     return None, "", f"a page of it takes more than {_UV_MEMORY_LIMIT >> 30} GiB of memory"
+                if written > room:
+                    return None, "", f"its wheels take more than {format_size(room)} of the disk of {cache}"
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(0.2)
         finally:
+            unfinished = _find_unfinished(child.pid, cache)
             child.kill()
             child.wait()
+            for name in unfinished:
+                shutil.rmtree(cache / name, ignore_errors=True)
         out.seek(0)
         log.seek(max(0, os.fstat(log.fileno()).st_size - (256 << 10)))
         lines = log.read().decode("utf-8", "replace").splitlines()
@@ -236,14 +248,24 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
         return child.returncode, out.read().decode("utf-8", "replace"), errors
 
 
-def _measure_process(pid: int) -> tuple[int, int]:
-    """Whole seconds of CPU and bytes of memory that a process uses; 0 where that is not known (no /proc)."""
+def _measure_process(pid: int) -> tuple[int, int, int]:
+    """Whole seconds of CPU, bytes of memory, and bytes written by a process; 0 where that is not known (no /proc)."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         seconds = (int(words[11]) + int(words[12])) // os.sysconf("SC_CLK_TCK")
-        return seconds, int(words[21]) * os.sysconf("SC_PAGE_SIZE")
+        written = int(Path(f"/proc/{pid}/io").read_text().split()[3])
+        return seconds, int(words[21]) * os.sysconf("SC_PAGE_SIZE"), written
     except (OSError, ValueError, IndexError):
-        return 0, 0
+        return 0, 0, 0
+
+
+def _find_unfinished(pid: int, cache: Path) -> set[str]:
+    """Names in uv's cache of what this process is unpacking there: it leaves them when it is killed."""
+    names = set[str]()
+    for file in Path(f"/proc/{pid}/fd").glob("*"):
+        with suppress(OSError, ValueError, IndexError):  # it is closed now, or elsewhere
+            names.add(file.readlink().relative_to(cache).parts[0])
+    return {name for name in names if name.startswith(".tmp")}
 
 
 _BUILD_ERROR = re.compile(
