@@ -180,10 +180,15 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
 
 def _refuse_launcher(word: str, line: str, args: tuple[str, ...]) -> None:
     """Raises `UsageError` for a program or module that starts ranks by itself; ``line`` begins its own launch line."""
+    from ipexctl.decide.launch.launch_table import normalise_program
     from ipexctl.verbs.migrate import LaunchLines
 
     engines = {engine.program: name for name, engine in read_engines().items()}
     lines = LaunchLines()
+    at = next((number for number, arg in enumerate(args) if arg == "-m" or arg[:1] != "-"), len(args))
+    if normalise_program(word) == "python" and args[at : at + 1] == ("-m",) and args[at + 1 :]:
+        _refuse_launcher(args[at + 1], shlex.join((word, *args[: at + 2])), args[at + 2 :])
+        return
     known, module = lines.table.find_program((word, *args)), lines.table.find_module((word, *args))
     kind = "" if known is None else known[0].kind
     if not module and word not in engines and kind not in {"mpi", "slurm", "agent", "refused"}:
