@@ -290,6 +290,13 @@ def test_a_file_of_variables_that_others_can_write_is_a_warning(tmp_path: Path) 
     assert [warning for warning in warnings if "group_vars/all.yml can be written by others (mode 0666)" in warning]
 
 
+def test_variables_that_would_take_minutes_to_read_are_refused(tmp_path: Path) -> None:
+    """16 MiB of mappings take half a minute; 64 took two, of each of ``group_vars`` and ``host_vars``."""
+    write(tmp_path, {"hosts": "n1\n"} | {f"group_vars/all/{number}": " " * (1 << 20) for number in range(17)})
+    with pytest.raises(UsageError, match="group_vars is larger than 16 MiB"):
+        read_hostfile("hosts", cwd=tmp_path)
+
+
 def test_directories_in_a_circle_are_refused(tmp_path: Path) -> None:
     write(tmp_path, {"hosts": "n1\n", "group_vars/all/a/b.yml": "slots: 3\n"})
     assert read_hostfile("hosts", cwd=tmp_path).head.slots == 3
