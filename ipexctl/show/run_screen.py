@@ -111,8 +111,12 @@ _OUR_CALL = re.compile(r'^ +File ".*/hooks/(?:sitecustomize|_ipexctl_\w+)\.py", 
 
 def get_last_output(rank: RankOutcome) -> str:
     """The end of what a failed rank wrote, without harmless lines before and after it, or why it failed. Of a crash,
-    the stack of the thread that crashed."""
+    the stack of the thread that crashed, below the words with which native code aborts."""
     output = strip_colours((rank.traceback or _drop_harmless_ends(rank.tail)).strip("\n") or rank.error)
+    if rank.traceback.startswith("Fatal Python error: Aborted"):
+        _, thrown, what = rank.tail.rpartition("terminate called ")
+        lines = (thrown + what).splitlines()[:2] if thrown else _drop_harmless_ends(rank.tail).splitlines()[-1:]
+        output = "\n".join([*map(strip_colours, lines), output])
     if "\nCurrent thread 0x" in output and "<no Python frame>" not in output:
         output = _OTHER_STACKS.sub("", output)
     return _OUR_CALL.sub("", _OUR_STACKS.sub("", output)).strip("\n")

@@ -336,7 +336,7 @@ def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
     import time
     import traceback
 
-    text = "".join(traceback.format_exception(kind, error, trace))
+    text = "".join(traceback.format_exception(kind, error, trace, -1000))  # as many as Python prints: each is parsed
     last = "".join(traceback.format_exception_only(kind, error)).strip()
     if isinstance(error, SyntaxError):  # the lines of which begin with the text of the script
         last = "%s: %s" % (kind.__name__, error)

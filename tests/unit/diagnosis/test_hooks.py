@@ -113,6 +113,14 @@ def test_a_traceback_has_no_frames_of_ours(tmp_path: Path, call: str) -> None:
         assert "sitecustomize" not in text
 
 
+def test_of_a_deep_recursion_as_many_calls_are_read_as_python_prints(tmp_path: Path) -> None:
+    """A million calls were parsed, for minutes, in which the others waited."""
+    deep = "import sys\ndef f(n): return f(n - 1) if n else 1 / 0\nsys.setrecursionlimit(5000)\nf(3000)\n"
+    run_with_hooks(tmp_path, deep)
+    (report,) = (tmp_path / "run" / "ranks").glob("3.*.error")
+    assert "[Previous line repeated 997 more times]" in json.loads(report.read_text())["traceback"]
+
+
 def test_the_error_of_a_groups_result_is_what_the_group_says(tmp_path: Path) -> None:
     text = "Cannot extract tensors from value: ImpiError: impi: allreduce #9: rank 1 left\\n\\nAt:\\n  a.py(1): f"
     done = run_with_hooks(tmp_path, f"raise RuntimeError('{text}')\n")

@@ -171,6 +171,24 @@ def test_of_a_crash_the_thread_that_crashed_is_shown() -> None:
     assert "_worlds.py" not in text
 
 
+@pytest.mark.parametrize(
+    ("wrote", "words"),
+    [
+        ("python: k.c:42: step: Assertion `n > 0' failed.\n", "python: k.c:42: step: Assertion `n > 0' failed.\n"),
+        (
+            "terminate called after throwing an instance of 'E'\n  what():  7 tiles\nframe #0: f\n\n",
+            "terminate called after throwing an instance of 'E'\n    what():  7 tiles\n",
+        ),
+        ("", ""),
+    ],
+)
+def test_the_words_of_native_code_that_aborts_stand_above_its_stack(wrote: str, words: str) -> None:
+    crash = 'Fatal Python error: Aborted\n\nCurrent thread 0x8f (most recent call first):\n  File "a.py", line 7 in f'
+    output = e.Output(1, "a", "err", b"step 3\n" * bool(wrote) + wrote.encode())
+    text = ending(output, ended(1, None, signal=6, traceback=crash))
+    assert f"after 2.0 s\n{words and '  '}{words}  Fatal Python error: Aborted\n" in text
+
+
 @pytest.mark.parametrize("hint", ["a smaller batch", "a smaller batch, fewer ranks there " * 8])
 @pytest.mark.parametrize("calls", [4, 12])
 def test_who_failed_stays_on_a_screen_of_24_rows(hint: str, calls: int) -> None:
