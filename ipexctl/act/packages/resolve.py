@@ -234,7 +234,7 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(0.2)
         finally:
-            unfinished = _find_unfinished(child.pid, cache)
+            unfinished = _find_unfinished(child.pid, cache) if child.returncode is None else set[str]()
             child.kill()
             child.wait()
             for name in unfinished:
