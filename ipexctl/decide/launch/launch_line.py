@@ -227,15 +227,14 @@ class LaunchLineReader(LaunchOptions):
             self.levels.insert(0, level)
 
     def _take_line(self, value: str, spelled: str, level: Level) -> None:
-        """A command line in a word, as of ``sh -c``."""
+        """A command line in a word, as of ``sh -c``, or in all words, which eval joins."""
+        if level.program.rest:
+            value, self.words = " ".join([value, *self.words]), []
         launch = _choose_command(shell.split_marked_commands(value), self.table, f"{level.program.name}'s command")
         if any(each.program.kind in {"mpi", "slurm"} for each in self.levels):
             self._note_elsewhere(launch, [value], "a shell on each host")
-        arguments = self.words
         self._take_surroundings(launch, in_place=False)
         self._take_input(launch.input)
-        if level.program.rest:
-            self.words += arguments  # eval joins its words
 
     def _take_batch(self, file: str, spelled: str, level: Level) -> None:
         """A batch file: what it says of its job, and the line that it starts."""

@@ -92,16 +92,15 @@ class ShellVariables:
         value = self._find(match[1]) if match else None
         if value is None:
             return [self._fill(word)]
-        if isinstance(value, tuple):
-            return list(value)
-        return _FIELD.findall(value) if word[0] == BARE else [value]
+        every = [_mark(each, word[0]) for each in (value if isinstance(value, tuple) else (value,))]
+        return every if word[0] == QUOTED else [field for each in every for field in _FIELD.findall(each)]
 
     def _fill(self, word: str) -> str:
         def fill(match: re.Match[str]) -> str:
             value = self._find(match[1])
             if value is None:
                 return match[0]
-            return value if isinstance(value, str) else " ".join(value)
+            return _mark(value if isinstance(value, str) else " ".join(value), match[0][0])
 
         return EXPANSION.sub(fill, word)
 
@@ -130,6 +129,11 @@ class ShellVariables:
     def _fill_number(self, match: re.Match[str]) -> str:
         value = self.values.get(match[1])
         return value if isinstance(value, str) and len(value) <= _NUMBER_LENGTH else match[0]
+
+
+def _mark(value: str, mark: str) -> str:
+    """Returns a value in which everything that is not known is quoted, or bare, as the variable is that has it."""
+    return value.translate({ord(QUOTED): mark, ord(BARE): mark})
 
 
 def name_parameters(arguments: Sequence[str]) -> dict[str, Value]:

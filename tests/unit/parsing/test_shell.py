@@ -135,6 +135,15 @@ def test_parameters_are_others_behind_a_shift(shift: str, becomes: str) -> None:
     assert [*map(remove_marks, variables.expand(last.words[1]))] == [becomes]
 
 
+def test_what_is_not_known_is_quoted_as_the_variable_that_has_it() -> None:
+    *commands, last = split_commands('A=$X\nB="--b $X"\nx "$A" $B --c="$B"')
+    variables = ShellVariables(commands, {})
+    for command in commands:
+        variables.read(command)
+    words = [quote_word(each) for word in last.words[1:] for each in variables.expand(word)]
+    assert words == ['"$X"', "--b", "$X", '"--c=--b $X"']
+
+
 @pytest.mark.parametrize("function", ["f() {", "function f {"])
 def test_a_function_may_be_called_after_another_assignment(function: str) -> None:
     commands = split_commands(f"A=1\n{function}\nx $A\n}}\nA+=0\nf")
