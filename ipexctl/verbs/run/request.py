@@ -160,6 +160,8 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
         return Start("host", word, args, (), False)
     path = Path(word)
     if not path.is_file():
+        if not path.exists() and not task.per_host:
+            _refuse_command_line(word, args)
         if is_program_name(word) and not path.exists():
             if not task.per_host:
                 _refuse_launcher(word, word, args)
@@ -176,6 +178,28 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
         raise UsageError(f"{shown} is a notebook", hint=f"jupyter nbconvert --to python {shlex.quote(shown)}")
     with refuse_os_errors(path, "cannot be read", Exit.INPUT), open_regular_file(path, follow=True) as file:
         return parse_file(word, file.read(_FILE_SIZE_LIMIT), os.access(path, os.X_OK), args)
+
+
+def _refuse_command_line(word: str, args: tuple[str, ...]) -> None:
+    """Raises `UsageError` for a shell's line that starts a script of this machine: with variables, a program that
+    starts others or a version of Python before it, or all in one word."""
+    from ipexctl.verbs.migrate import LaunchLines
+
+    lines, line = LaunchLines(), shlex.join((word, *args)) if args else word
+    known = lines.table.find_program((word, *args))
+    if is_program_name(word) and (known is None or known[0].kind != "prefix" or known[0].name == "python"):
+        return
+    try:
+        translation = lines.translate_line(line)
+    except (UsageError, ValueError):  # what cannot be translated
+        return
+    options, script = translation.options, translation.script
+    if "-m" not in options and not Path(script[0]).is_file():
+        return
+    if options[:2] == ("-n", "1") and "--ppn" not in options:  # no launcher has said so
+        options = options[2:]
+    what = f"run takes a script or program, not a line that starts one: {printable(line, 200)}"
+    raise UsageError(what, hint=advise("run", *options, *script))
 
 
 def _refuse_launcher(word: str, line: str, args: tuple[str, ...]) -> None:

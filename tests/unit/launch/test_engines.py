@@ -1,5 +1,6 @@
 """Engines: what each file of ``data/engines`` makes hosts start, and what is refused."""
 
+import shlex
 import subprocess
 from importlib.resources import files
 from pathlib import Path
@@ -85,6 +86,32 @@ def test_what_an_engine_cannot_start_is_refused(settings: dict[str, Any], senten
     with pytest.raises(UsageError) as refused:
         read(**settings)
     assert refused.value.sentence == sentence
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        (
+            "OMP_NUM_THREADS=4 CUDA_VISIBLE_DEVICES= python train.py --lr 1",
+            "--threads 4 -e CUDA_VISIBLE_DEVICES= train.py --lr 1",
+        ),
+        ("'python train.py --lr 1'", "train.py --lr 1"),
+        ("'train.py --lr 1'", "train.py --lr 1"),
+        ("uv run torchrun --nproc_per_node 2 train.py", "-n 2 --ppn 2 train.py"),
+        ("bash -c 'torchrun --nproc_per_node 1 train.py'", "-n 1 --ppn 1 train.py"),
+        ("nohup python -m pkg.train 'a b'", "-m pkg.train 'a b'"),
+        ("python3.11 train.py", "train.py"),
+        ("python3.11 none.py", ""),
+        ("X=1 ls", ""),
+    ],
+)
+def test_whoever_types_a_line_of_a_shell_is_given_the_command(line: str, advice: str) -> None:
+    word, *args = shlex.split(line)
+    with pytest.raises(UsageError) as refused:
+        read(script=word, args=tuple(args))
+    assert ("not a line that starts one: " in refused.value.sentence) is bool(advice)
+    assert not advice or str(refused.value.hint) == f"ipexctl run {advice}"
 
 
 @pytest.mark.usefixtures("here")
