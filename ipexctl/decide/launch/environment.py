@@ -30,6 +30,8 @@ SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 # anew at once failed (12 ranks, 3 of 3), and who waits for a dead peer may wait longer (pytorch/gloo#520).
 _LAZY_INIT_RANKS = 512
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# As python-dotenv reads it, but nothing is replaced in values: quotes around a value, a comment behind a blank.
+_FILE_VALUE = re.compile(r"""(?:"((?:[^"\\]|\\.)*)"|'([^']*)')\s*(?:\#.*)?|([^"'].*?)?(?:\s\#.*)?""")
 _OURS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", RUN_ENV, DIRECTORY_ENV, RANK_ENV, MEETING_ENV,
          PROFILE_ENV}  # fmt: skip
 # Never passed from this machine: they name things of this machine, or would make its loader act on a host.
@@ -213,14 +215,14 @@ def parse_user_env(
             line = raw.strip()
             if not line or line.startswith("#"):
                 continue
-            name, equals, value = line.removeprefix("export ").partition("=")
-            if not equals or not _is_settable(name.strip()):
+            name, equals, rest = line.removeprefix("export ").partition("=")
+            name, value = name.strip(), "" if re.match(r"\s+\#", rest) else rest.lstrip()
+            match = _FILE_VALUE.fullmatch(value) if equals else None
+            if not match or not _is_settable(name):
                 problems.append(f"{Origin(file, number)}: not a NAME=value line: {_escape_variable_name(line)}")
                 continue
-            value = value.strip()
-            quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "'\""
-            value = value[1:-1] if quoted else value
-            settings[name.strip()] = Setting(value, f"--env-file {file}", secret=True, by_user=True)
+            value = re.sub(r'\\(["\\])', r"\1", match[1]) if match[1] else match[2] or (match[3] or "").rstrip()
+            settings[name] = Setting(value, f"--env-file {file}", secret=True, by_user=True)
     for name in pass_env:
         if name in _NOT_PASSED or not _is_settable(name):
             problems.append(f"--pass-env {_escape_variable_name(name)}: must not be passed on")

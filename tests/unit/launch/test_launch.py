@@ -620,13 +620,19 @@ def test_no_word_of_the_plan_can_reach_the_terminal_as_a_control_code() -> None:
 
 
 def test_later_sources_of_a_variable_win_and_those_that_may_be_secret_are_marked() -> None:
-    files = {"a.env": "# job\n\nexport A=1\nB='x y'\nC=f\n", "b.env": 'A = "2"\nD="\n'}
+    files = {
+        "a.env": "# job\n\nexport A=1\nB='x y'\nC=f\n",
+        "b.env": 'A = "2"\nD="#\\"\\\\" # "x"\nE=a b#c\t# "\nF=#\nG= # x\n',
+    }
     read = parse_user_env({"C": "c", "API_KEY": "k"}, files, ["B"], {"B": "b", "A": "no"})
     assert {name: (one.value, one.source, one.secret) for name, one in read.items()} == {
         "A": ("2", "--env-file b.env", True),
         "B": ("b", "--pass-env", True),
         "C": ("c", "--env", False),
-        "D": ('"', "--env-file b.env", True),
+        "D": ('#"\\', "--env-file b.env", True),
+        "E": ("a b#c", "--env-file b.env", True),
+        "F": ("#", "--env-file b.env", True),
+        "G": ("", "--env-file b.env", True),
         "API_KEY": ("k", "--env", True),
     }
     assert all(one.by_user for one in read.values())
@@ -636,13 +642,15 @@ def test_all_variables_that_cannot_be_set_are_reported_at_once_without_their_val
     with pytest.raises(UsageError) as caught:
         parse_user_env(
             {"RANK": "3", "1X": "y", "N": "a\0b"},
-            {"a.env": "fine=1\nhunter2\nRANK=hunter3\n"},
+            {"a.env": "fine=1\nhunter2\nRANK=hunter3\nKEY=\"hunter4\nA='b'c\n"},
             ["PATH", "GONE"],
             {"PATH": "/bin"},
         )
     assert caught.value.reasons == (
         "a.env:2: not a NAME=value line: hunter2",
         "a.env:3: not a NAME=value line: RANK",
+        "a.env:4: not a NAME=value line: KEY",
+        "a.env:5: not a NAME=value line: A",
         "--pass-env PATH: must not be passed on",
         "--pass-env GONE: not set on this machine",
         "--env RANK: set by ipexctl",
