@@ -27,7 +27,12 @@ from pathlib import Path
 from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
-from ipexctl.store.private_files import make_private_directories, read_regular_file, write_private_file
+from ipexctl.store.private_files import (
+    claim_private_directory,
+    make_private_directories,
+    read_regular_file,
+    write_private_file,
+)
 
 ENV_TAG = "IPEXCTL_LAB"
 ADDRESS = "127.0.0.1"
@@ -104,7 +109,7 @@ def lock_lab_directory(directory: Path) -> Iterator[None]:
     try:
         make_private_directories(directory)
         _check_owner(directory)
-        directory.chmod(0o700)
+        claim_private_directory(directory)  # a link would lead to other keys of the user's
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise UsageError(f"a lab cannot be in {directory}: {error.strerror}", exit=Exit.STEP) from None

@@ -65,7 +65,7 @@ def _find_open_directory(directory: Path) -> Path | None:
     """The one above in which everybody, or the owner of one in one like /tmp, can put another in the place of what is
     ours. Links on the way are looked at, too."""
     mine = {0, os.geteuid()}
-    for way in (directory.absolute(), directory.resolve()):
+    for way in (directory.absolute(), Path(os.path.realpath(directory))):  # a link may lead to itself
         is_open = False  # what is in it may be anybody's
         for path in reversed(way.parents):
             status = path.lstat()
@@ -182,7 +182,7 @@ def remove_directories(directories: Sequence[Path]) -> None:
     before anything is removed."""
     with suppress(FileNotFoundError):  # no Linux
         lines = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n")[:-1]
-        paths = [f"{each.resolve()}/" for each in directories]
+        paths = [f"{os.path.realpath(each)}/" for each in directories]
         places = [re.sub(r"[ \t\n\\]", lambda sign: f"\\{ord(sign[0]):03o}", path) for path in paths]
         if any(line.split(" ")[4].startswith(tuple(places)) for line in lines):
             raise OSError(errno.EBUSY, "something is mounted in it")

@@ -65,6 +65,16 @@ def test_a_directory_that_others_can_change_is_refused(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / "lab").stat().st_mode) == 0o700
 
 
+def test_a_link_in_place_of_its_directory_is_refused(tmp_path: Path) -> None:
+    """The keys in the directory that it led to, such as ~/.ssh, were replaced, and removed with the lab."""
+    (keys := tmp_path / "keys").mkdir(mode=0o755)
+    (tmp_path / "lab").symlink_to(keys)
+    with pytest.raises(UsageError, match="is not a directory"), act.lock_lab_directory(tmp_path / "lab"):
+        pass
+    assert [*keys.iterdir()] == []
+    assert stat.S_IMODE(keys.stat().st_mode) == 0o755
+
+
 @pytest.mark.parametrize("name", ['a"b', "a%b", "a\\b", "a\nb", "ä"])
 def test_a_path_that_sshd_would_misread_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="its path contains") as refused, act.lock_lab_directory(tmp_path / name):

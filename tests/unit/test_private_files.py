@@ -11,6 +11,7 @@ import pytest
 
 from ipexctl import loop
 from ipexctl.act.bundled_files import pack_impi_torch, read_script
+from ipexctl.act.context import Context
 from ipexctl.act.lab import create_lab, find_openssh_tools, lock_lab_directory
 from ipexctl.act.packages.resolve import Tool, WheelTarget, find_newest_versions, save_lock
 from ipexctl.act.packages.sources import Sources
@@ -29,12 +30,15 @@ from ipexctl.store.private_files import (
     claim_private_directory,
     make_private_directories,
     measure_tree,
+    remove_directories,
     replace_file,
     write_private_file,
 )
 from ipexctl.verbs.common.pages import save_doctor_record
+from ipexctl.verbs.files.sync import _find_own_paths
 from ipexctl.verbs.run.prepare import describe_shared_files, find_start_notes
 from ipexctl.verbs.run.run_discovery import DiscoveredRun
+from tests.fakes import FakeOpener
 
 
 @pytest.fixture
@@ -153,6 +157,22 @@ def test_a_cache_is_refused_where_a_stranger_made_a_directory_on_the_way_or_can_
         return
     with pytest.raises(UsageError, match="where others can exchange it"):
         claim_private_directory(shared / "way/ipexctl")
+
+
+def test_a_link_to_itself_is_refused_as_any_other(tmp_path: Path) -> None:
+    """Whoever may write ~/.cache or ~/.local/state ended every command with an exception by one, and `install`."""
+    (loop := tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UsageError, match="is not a directory"):
+        claim_private_directory(loop)
+    with pytest.raises(OSError, match="symbolic link"):
+        remove_directories([loop])
+    context = Context(FakeOpener({}), loop, tmp_path)
+    assert _find_own_paths(tmp_path, context) == ()
+    (uv := tmp_path / "uv").write_text("#!/bin/sh\necho torch==2.8.0\n")
+    uv.chmod(0o700)
+    environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "UV_CACHE_DIR": str(loop)}
+    target, sources = WheelTarget("3.11", "2.36"), Sources(environ=environ)
+    assert find_newest_versions(Tool(str(uv), "0.13.9", 1, ""), ["torch"], target, sources) == {"torch": "2.8.0"}
 
 
 def test_a_link_in_place_of_a_new_directory_makes_no_other_private(

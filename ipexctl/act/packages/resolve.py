@@ -209,7 +209,7 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
     seconds without a line of its log and a second of CPU, a slow index gets the time it needs; or for its memory, or
     for what it writes. What it was unpacking then goes."""
     usual = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME", "/"), ".cache"), "uv")
-    cache = Path(env.get("UV_CACHE_DIR") or usual).resolve()
+    cache = Path(os.path.realpath(env.get("UV_CACHE_DIR") or usual))
     near = next(path for path in (cache, *cache.parents) if path.exists())
     room = min(_UV_DISK_LIMIT, shutil.disk_usage(near).free // 2)
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:

@@ -166,7 +166,8 @@ def is_case_insensitive(into: Path) -> bool:
     try:
         return probe.with_name(probe.name.upper()).exists()
     finally:
-        probe.unlink()
+        with contextlib.suppress(OSError):  # another user may have removed it
+            probe.unlink()
 
 
 def list_files(link: Link, directory: str, patterns: Sequence[str], parse: Callable[[bytes], _Listing]) -> _Listing:

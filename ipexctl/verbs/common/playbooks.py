@@ -82,7 +82,7 @@ def _list_refused_uses(
                 yield f"{use.origin}: {reason}", ("--allow-env", use.name)
             continue
         path = _resolve_path(use.name, cwd, f"{use.origin}: {use.key}")
-        as_written = (cwd.absolute() / use.name).resolve()  # who opens it may not know what ~ is
+        as_written = Path(os.path.realpath(cwd / use.name))  # who opens it may not know what ~ is
         given = [_resolve_path(word, start) for word in use.given for start in (base, cwd)]
         if not all(any(map(each.is_relative_to, (*folders, *given))) for each in (path, as_written)):
             reason = f"{use.key} is outside of the playbook's directory: {printable(use.name, 300)}"

@@ -166,7 +166,7 @@ def _copy(
 
 def _find_own_paths(root: Path, context: Context) -> tuple[str, ...]:
     """Returns the directories of ipexctl itself in the tree, relative to ``root``: they change while it is sent."""
-    top, own = root.resolve(), (context.state.resolve(), context.cache.resolve())
+    top, own = root.resolve(), [Path(os.path.realpath(each)) for each in (context.state, context.cache)]
     return tuple(path.relative_to(top).as_posix() for path in own if top in path.parents and path.is_dir())
 
 

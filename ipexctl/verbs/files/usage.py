@@ -16,7 +16,7 @@ from ipexctl.model.events import Message, Workflow, finish_verb
 from ipexctl.model.hosts import Inventory, Link, LinkError
 from ipexctl.model.text import fold_names, format_size, group_pairs, parse_integer, printable
 from ipexctl.protocol.paths import MANIFEST, RUNS, STATE
-from ipexctl.store.private_files import measure_tree, remove_directories
+from ipexctl.store.private_files import claim_private_directory, measure_tree, remove_directories
 from ipexctl.verbs.common.probe import VENV
 from ipexctl.verbs.common.select import list_flags, make_started
 
@@ -67,7 +67,10 @@ def show_usage(
         old, stays = path == context.cache and changed < limit, ""
         if old and not dry:
             try:
+                claim_private_directory(path)  # another user may have put a directory of ours there, or a link above
                 remove_directories([path])
+            except UsageError as refused:
+                stays = refused.sentence
             except OSError as error:
                 stays = (error.strerror or str(error)).lower()
         removed = old and not stays

@@ -269,9 +269,8 @@ def read_lock(task: Install, environ: Mapping[str, str]) -> Lock:
         raise UsageError(f"{path} is not a lock file of ipexctl", reasons=[str(error)], hint=hint) from None
     links = [task.wheels or "", *task.find_links, *read_pip_settings(environ).find_links]
     places = [path.absolute().parent, *(Path(unquote(link.removeprefix("file://"))) for link in links if link)]
-    folders = [place.resolve() for place in places]
     local = [get_local_wheel_path(wheel) for wheel in lock.wheels if wheel.local and wheel.name != _IMPI]
-    files = [Path(os.path.realpath(path)) for path in local]  # which may be a link to itself
+    folders, files = ([Path(os.path.realpath(path)) for path in each] for each in (places, local))  # links in a circle
     if outside := [file.name for file in files if not any(map(file.is_relative_to, folders))]:
         what = f"{path} takes files of this machine from outside its directory"
         raise UsageError(what, reasons=outside[:5], hint="name it: --find-links DIRECTORY")

@@ -12,7 +12,7 @@ from ipexctl.model.events import HostFailed, RunStarted, Started, Workflow, fini
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.show.run_screen import describe_rank_end
-from ipexctl.store.private_files import measure_tree
+from ipexctl.store.private_files import claim_private_directory, measure_tree
 from ipexctl.store.record import (
     is_directory_in_use,
     is_record_in_use,
@@ -60,6 +60,8 @@ def prune_runs(
     saved = select_saved_runs(runs, names, chosen)
     old, in_use = choose_runs_to_prune(saved, policy, time.time(), lambda run: is_record_in_use(Path(run.directory)))
     removed = []
+    if old and not dry:
+        claim_private_directory(runs)  # another user may have put a link there
     for run in old:
         try:
             if not dry:

@@ -270,15 +270,19 @@ def test_a_place_that_no_host_has_is_a_failure_of_that_host(tmp_path: Path, plac
     assert (failed.code, events[-1]) == ("malformed", Ended("du", Exit.STEP))
 
 
-@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("way", ["link", "above", "mount"])
 def test_wheels_that_stay_are_not_reported_as_removed(
-    tmp_path: Path, mount: Callable[[Path, str], None], linked: bool
+    tmp_path: Path, mount: Callable[[Path, str], None], way: str
 ) -> None:
-    """What was mounted in the cache was removed."""
+    """What was mounted in the cache was removed, and what another user, who could write above it, put in its place."""
     data, cache = tmp_path / "data", tmp_path / "cache"
     data.mkdir()
-    if linked:
+    if way == "link":
         cache.symlink_to(data)
+    elif way == "above":
+        (tmp_path / "above").symlink_to(tmp_path)
+        tmp_path.chmod(0o777)
+        cache = tmp_path / "above/data"
     else:
         cache.mkdir()
         data = data.rename(cache / "data")

@@ -209,3 +209,15 @@ def test_a_directory_of_ours_that_others_give_the_name_of_an_earlier_fetch_stays
 def test_whether_case_counts_is_tried_and_leaves_nothing(tmp_path: Path) -> None:
     assert is_case_insensitive(tmp_path / "not/there/yet") is False  # of the file systems of Linux that tests run on
     assert [*tmp_path.iterdir()] == []
+
+
+def test_whether_case_counts_may_be_tried_where_another_user_removes_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exists(_: Path) -> bool:
+        for path in tmp_path.iterdir():
+            path.unlink()
+        return False
+
+    monkeypatch.setattr(Path, "exists", exists)
+    assert is_case_insensitive(tmp_path) is False

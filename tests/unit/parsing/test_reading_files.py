@@ -393,8 +393,10 @@ def test_a_directory_named_tilde_leads_nowhere_else(tmp_path: Path, monkeypatch:
     home = write_hostile(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "here"))
     (tmp_path / "here/~").symlink_to(home / ".ssh")
-    with pytest.raises(UsageError, match="is outside of the playbook's directory"):
-        read_steps(tmp_path, "steps: [{run: {script: a.py, env_file: [~/id]}}]")
+    (home / ".ssh/loop").symlink_to("loop")  # ended `play` with an exception
+    for name in ("id", "loop"):
+        with pytest.raises(UsageError, match="is outside of the playbook's directory"):
+            read_steps(tmp_path, f"steps: [{{run: {{script: a.py, env_file: [~/{name}]}}}}]")
 
 
 def test_pages_of_an_index_are_no_files(tmp_path: Path) -> None:

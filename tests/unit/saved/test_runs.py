@@ -297,6 +297,15 @@ def test_nothing_is_removed_without_yes_and_links_are_not_followed(runs: Path, t
     assert (outside / "kept").exists()
 
 
+def test_nothing_is_removed_below_a_link_in_place_of_the_directory_of_runs(runs: Path) -> None:
+    old = save(runs, list(streams.run(1, steps=2)))
+    kept = runs.rename(runs.parent / "kept")
+    runs.symlink_to(kept)
+    with pytest.raises(UsageError, match="is not a directory"):
+        answer_of(prune_runs(runs, (), RunFilter(), PrunePolicy(keep=0), dry=False))
+    assert (kept / old.name).exists()
+
+
 def test_a_record_that_another_process_writes_is_never_removed(runs: Path) -> None:
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom ipexctl.store.record import RunRecord\n"
