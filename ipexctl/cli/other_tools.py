@@ -40,7 +40,7 @@ _RELEASE_OPTIONS: dict[str, tuple[str, list[str]]] = {  # by package: with its v
     "oneccl_bind_pt": ("--oneccl", ["--backend", "ccl"]),
 }
 PYTHON_OPTIONS = ("-c", "-u", "-O", "-X")  # of the interpreter, which is started as a program
-PROGRAMS = ("python", "python3", "mpirun", "mpiexec", "torchrun")
+PROGRAMS = ("python", "python3", "mpirun", "mpiexec", "torchrun", "deepspeed", "horovodrun", "composer", "uv")
 
 
 class Advice(NamedTuple):
@@ -56,6 +56,8 @@ def advise_option(verb: str, name: str, words: Sequence[str]) -> Advice | None:
         return Advice(better)
     if name == "-y" and verb in ("install", "uninstall"):
         return Advice([word for word in words if word != name], [f"{verb} asks nothing"])
+    if verb == "migrate" and (at := words.index(verb)) + 1 < len(words) and words[at + 1] in PROGRAMS:
+        return Advice([*words[:at], "run", *words[at + 1 :]], ["migrate reads a file"])
     if (verb, name) in _OTHER_OPTIONS:
         reason, better = _OTHER_OPTIONS[verb, name]
         return Advice(better, [reason])

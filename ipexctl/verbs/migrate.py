@@ -47,6 +47,14 @@ def migrate(file: str) -> Workflow[None]:
         first = next(iter(sorted(Path(file).glob("*.py"))), None)
         hint = advise("migrate", str(first), text="one file at a time:") if first else None
         raise UsageError(f"{printable(file, 300)} is a directory", hint=hint)
+    if " " in file and not Path(file).exists():
+        try:
+            LaunchLines().translate_line(file)
+        except (UsageError, ValueError):
+            pass
+        else:
+            hint = advise("run", "--dry-run", "--from-mpirun", file)
+            raise UsageError(f"{printable(file, 300)} is a launch line, and no file", hint=hint)
     text, imported = read_input(file).text, dict[str, int]()
     changed_options = migration.list_rules_of_retired_options(parse_options(read_data("options.toml")))
     rules = (*migration.parse_rules(read_data("migrate.toml")), *changed_options)

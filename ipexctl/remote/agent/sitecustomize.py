@@ -193,12 +193,16 @@ class Hooks(names.ModuleHooks):
         names.call_around(module.BaseProcess, "_bootstrap", self.hook_process)
 
     def hook_process(self, *_: "Any") -> None:
-        """An exception that ends a process of ``multiprocessing`` comes to no hook: its ``_bootstrap`` prints it."""
+        """An exception that ends a process of ``multiprocessing`` comes to no hook: its ``_bootstrap`` prints it. So
+        does a queue with one of the thread that pickles what is put: whoever waits for that, as a batch, waits on."""
 
         def note(*_: "Any") -> None:
             kind, error, trace = sys.exc_info()
-            if trace and trace.tb_frame.f_code.co_name == "_bootstrap":
+            caller = trace and trace.tb_frame.f_code.co_name
+            if caller == "_bootstrap":
                 self.record_error(names.ERROR, kind, error, trace)
+            elif caller == "_feed":
+                self.record_error(names.THREAD_ERROR, kind, error, trace, thread="the thread of a queue")
 
         names.call_around(__import__("traceback"), "print_exc", note)
 

@@ -121,6 +121,17 @@ def test_of_a_deep_recursion_as_many_calls_are_read_as_python_prints(tmp_path: P
     assert "[Previous line repeated 997 more times]" in json.loads(report.read_text())["traceback"]
 
 
+def test_what_a_queue_of_another_process_cannot_pickle_is_kept(tmp_path: Path) -> None:
+    """Its thread writes a traceback and goes on; who waits for the object, as for a batch, waited for nothing known."""
+    work = "def work():\n    queue.put(lambda: 0)\n    queue.close()\n    queue.join_thread()\n"
+    start = "p = context.Process(target=work)\np.start()\np.join()\n"
+    head = "import multiprocessing\ncontext = multiprocessing.get_context('fork')\nqueue = context.Queue()\n"
+    run_with_hooks(tmp_path, f"{head}{work}{start}")
+    (kept,) = (tmp_path / "run/ranks").glob(f"3.*{hooks.THREAD_ERROR}")
+    report = json.loads(kept.read_text())
+    assert (report["thread"], "pickle" in report["error"]) == ("the thread of a queue", True)
+
+
 def test_the_error_of_a_groups_result_is_what_the_group_says(tmp_path: Path) -> None:
     text = "Cannot extract tensors from value: ImpiError: impi: allreduce #9: rank 1 left\\n\\nAt:\\n  a.py(1): f"
     done = run_with_hooks(tmp_path, f"raise RuntimeError('{text}')\n")
