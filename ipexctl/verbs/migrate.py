@@ -53,8 +53,8 @@ def migrate(file: str) -> Workflow[None]:
         except (UsageError, ValueError):
             pass
         else:
-            hint = advise("run", "--dry-run", "--from-mpirun", file)
-            raise UsageError(f"{printable(file, 300)} is a launch line, and no file", hint=hint)
+            words = ("--dry-run", "--from-mpirun", file)
+            raise UsageError(f"{printable(file, 300)} is a launch line, and no file", hint=advise("run", *words))
     text, imported = read_input(file).text, dict[str, int]()
     changed_options = migration.list_rules_of_retired_options(parse_options(read_data("options.toml")))
     rules = (*migration.parse_rules(read_data("migrate.toml")), *changed_options)
