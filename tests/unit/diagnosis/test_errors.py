@@ -22,7 +22,7 @@ ERRORS = read_known_errors()
 OWN = 'Traceback (most recent call last):\n  File "/home/u/job/train.py", line 3, in <module>\n    main()\n'
 RAISED = re.compile(
     r"(?:  File .*\n(?:    .*\n)*)*"
-    r"[\w.]*(?:Error|Exception|Timeout|Missing|Disconnected|InvalidBackend|OfflineModeIsEnabled): "
+    r"[\w.]*(?:Error|Exception|Timeout|Missing|Disconnected|InvalidBackend|OfflineModeIsEnabled)(?:: |\Z)"
 )
 
 
