@@ -23,22 +23,24 @@ find_fault() {
     [ -e "$path" ] || [ -L "$path" ] || fault='' # it ended between these looks
     [ -z "$fault" ] || { fault="$path $fault"; return; }
   done
-  above=$(cd -P "${top%/*}/" 2>/dev/null && pwd -P)
   set --
-  while [ "${above%/}" ]; do
-    set -- "$above" "$@"
-    above=${above%/*}
+  for above in "$(cd -P "${top%/*}/" 2>/dev/null && pwd -P)" "${top%/*}"; do # a link on the way may lead elsewhere later
+    while [ "${above%/}" ]; do
+      set -- "$above" "$@"
+      above=${above%/*}
+    done
+    set -- / "$@"
   done
-  case $newline$(ls -ldn / "$@" 2>/dev/null) in *"$newline"????????w*) ;; *) return ;; esac
-  loose=''
-  for above in / "$@" "$top"; do
+  case $newline$(ls -ldn "$@" 2>/dev/null) in *"$newline"d???????w*) ;; *) return ;; esac
+  loose='' account=$(id -u)
+  for above in "$@" "$top"; do
     [ -e "$above" ] || continue
     set -- $(ls -ldn "$above" 2>/dev/null)
     other=''
-    [ "$3" = 0 ] || [ -O "$above" ] || other="$above belongs to another user"
+    [ "$3" = 0 ] || [ "$3" = "$account" ] || other="$above belongs to another user"
     case $1 in
-    ????????w[!tT]*) fault="$above can be written by everybody" ;;
-    ????????w*) fault=${other:+"$other, and can be written by everybody"} loose=$above ;;
+    d???????w[!tT]*) fault="$above can be written by everybody" ;;
+    d???????w*) fault=${other:+"$other, and can be written by everybody"} loose=$above ;;
     *) fault=${other:+${loose:+"$other, and $loose can be written by everybody"}} loose='' ;;
     esac
     [ -z "$fault" ] || return

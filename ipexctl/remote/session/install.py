@@ -460,28 +460,36 @@ def find_store_fault(base: str) -> str:
     """Why there may be no directory of environments at ``base``, or nothing in that one be used or executed: somebody
     else could put files into it, another one in its place, or has put something there. The same in sh is
     remote/ownership.sh. Empty where nothing is wrong with it."""
-    above, below = os.path.realpath(find_nearest_directory(os.path.dirname(base))), base
-    accounts = (0, os.getuid())
+    near = os.path.abspath(find_nearest_directory(os.path.dirname(base)))
     try:
-        while True:
-            info = os.stat(above)
-            if info.st_mode & stat.S_IWOTH:  # a group is trusted with what it shares
-                if not info.st_mode & stat.S_ISVTX:
-                    return "%s can be written by everybody (mode %04o)" % (above, info.st_mode & 0o7777)
-                if info.st_uid not in accounts:
-                    return "%s belongs to another user, and can be written by everybody" % above
-                if os.path.exists(below) and os.stat(below).st_uid not in accounts:
-                    return "%s belongs to another user, and %s can be written by everybody" % (below, above)
-            if above == "/":
-                break
-            above, below = os.path.dirname(above), above
+        fault = find_way_fault(os.path.realpath(near), base) or find_way_fault(near, base)
     except OSError as error:  # it has just gone away
-        return "%s: %s" % (error.filename, error.strerror)
+        fault = "%s: %s" % (error.filename, error.strerror)
+    if fault:
+        return fault
     if os.path.lexists(base) and not os.path.isdir(base):
         return "%s is not a directory" % base
     entries = [os.path.join(base, name) for name in ("", *list_directory(base))]
     paths = [os.path.join(entry, name) for entry in entries for name in ("", "bin", "lib")]
     return next(filter(None, (relay.find_owner_fault(path.rstrip("/")) for path in paths)), "")
+
+
+def find_way_fault(above: str, below: str) -> str:
+    """Why others can put another directory, or link, in the place of one of these, up to the top, or of ``below``.
+    Raises `OSError`."""
+    accounts = (0, os.getuid())
+    while True:
+        info = os.lstat(above)
+        if info.st_mode & stat.S_IWOTH and stat.S_ISDIR(info.st_mode):  # a group is trusted with what it shares
+            if not info.st_mode & stat.S_ISVTX:
+                return "%s can be written by everybody (mode %04o)" % (above, info.st_mode & 0o7777)
+            if info.st_uid not in accounts:
+                return "%s belongs to another user, and can be written by everybody" % above
+            if os.path.lexists(below) and os.lstat(below).st_uid not in accounts:
+                return "%s belongs to another user, and %s can be written by everybody" % (below, above)
+        if above == "/":
+            return ""
+        above, below = os.path.dirname(above), above
 
 
 def check_store(base: str) -> None:
@@ -800,11 +808,14 @@ def run_uv(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, tim
 
 
 def choose_uv_cache(base: str) -> str:
-    """uv's own cache where hard links from it are possible (a second install costs nothing); else one of ours."""
+    """uv's own cache where hard links from it are possible (a second install costs nothing) and nobody else can have
+    put something there, which uv takes without another look at its hash; else one of ours."""
     usual = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "uv")
     with suppress(OSError):
         near = find_nearest_directory(usual)
-        if os.access(near, os.W_OK) and os.stat(near).st_dev == os.stat(base).st_dev:
+        info, inner = os.stat(near), os.path.join(usual, "wheels")
+        own = info.st_uid == os.getuid() and not find_way_fault(os.path.realpath(near), inner)
+        if own and os.access(near, os.W_OK) and info.st_dev == os.stat(base).st_dev and not find_way_fault(near, inner):
             return usual
     return os.path.join(base, "cache")
 

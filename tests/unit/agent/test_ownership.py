@@ -74,6 +74,14 @@ def open_store_and_deny(env: Path) -> None:
     Path(f"{env}.d/x\nfault\t").mkdir()
 
 
+def move_behind_link(env: Path, mode: int) -> None:
+    """A stranger's link leads to what is ours, and to something of his own a moment later."""
+    home, place = env.parent, env.parent.parent
+    home.symlink_to(home.rename(place.with_name(f"{place.name}-behind")))
+    os.chown(home, STRANGER, -1, follow_symlinks=False)
+    place.chmod(mode)
+
+
 CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "ours": (lambda _: None, ""),
     "in a directory of a group": (lambda env: env.parent.chmod(0o775), ""),
@@ -88,6 +96,12 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "in one of everybody": (lambda env: env.parent.chmod(0o777), "home can be written by everybody"),
     "below one of everybody": (lambda env: env.parent.parent.chmod(0o777), "can be written by everybody"),
+    "behind a link in one of everybody": (lambda env: move_behind_link(env, 0o777), "can be written by everybody"),
+    "behind another's link in one like /tmp": (
+        lambda env: move_behind_link(env, 0o1777),
+        "home belongs to another user, and ",
+    ),
+    "behind another's link": (lambda env: move_behind_link(env, 0o755), ""),
     "a store of everybody": (lambda env: Path(f"{env}.d").chmod(0o777), "env.d can be written by others"),
     "a store of everybody, and a name that denies it": (open_store_and_deny, "env.d can be written by others"),
     "a store of a group": (lambda env: Path(f"{env}.d").chmod(0o775), "env.d can be written by others"),
@@ -108,6 +122,27 @@ def test_an_environment_is_judged_alike_in_sh_and_in_python(env: Path, case: str
     assert (done.stdout == "", in_python == "", done.stderr) == (why == "", why == "", "")
     assert why in done.stdout
     assert why in in_python
+
+
+@pytest.mark.parametrize(
+    ("change", "used"),
+    [
+        (lambda _: None, True),
+        (lambda cache: cache.chmod(0o775), True),  # a group is trusted
+        (lambda cache: cache.chmod(0o777), False),
+        (lambda cache: cache.parent.chmod(0o777), False),
+        (lambda cache: os.chown(cache, STRANGER, -1), False),
+        (lambda cache: move_behind_link(cache / "x", 0o777), False),
+    ],
+)
+def test_an_install_takes_wheels_only_from_a_cache_that_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object], used: bool
+) -> None:
+    """uv installs what is unpacked there as what the hash named: another user's code was executed."""
+    (cache := tmp_path / "cache/uv").mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    change(cache)
+    assert install.choose_uv_cache(str(tmp_path)) == str(cache if used else tmp_path / "cache")
 
 
 def test_an_environment_of_another_account_that_is_all_its_own_is_used(env: Path) -> None:
