@@ -23,6 +23,20 @@ _BRACES_LIMIT = 10_000  # of a text with f-strings, whose fields Python 3.11 rea
 _TOKENS_LIMIT = 200_000  # words and signs, for each of which Python's parser takes up to 2 KiB: 20,000 lines and more
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _F_STRING = re.compile(r"[fF][rR]?['\"]")
+_MESSAGES = {
+    "require_version",
+    "print",
+    "warn",
+    "warning",
+    "info",
+    "error",
+    "critical",
+    "debug",
+    "log",
+    "exit",
+    "write",
+}
+_MESSAGES |= {"write", "field", "add_argument", "ArgumentParser"}  # calls whose texts are for people
 _RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
 _OTHER = (ast.Not, ast.Eq, ast.NotIn, ast.Is, ast.Lt, ast.LtE)  # what is not true because there are ranks
 
@@ -156,8 +170,16 @@ def _take_named_modules(tree: ast.Module) -> set[str]:
 
 
 def _list_words(tree: ast.Module) -> str:
-    """The names and texts of each line, without comments and docstrings: how to install something stands in many."""
-    remarks = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    """The names and texts of each line, without comments, docstrings and messages: how to install something stands in
+    many."""
+    remarks: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value):
+                remarks.add(value)
+            case ast.Call(ast.Name(name) | ast.Attribute(attr=name)):
+                if name in _MESSAGES or name.endswith(("Error", "Exception", "Warning")):
+                    remarks.update(each for part in (*node.args, *node.keywords) for each in ast.walk(part))
     lines: dict[int, list[str]] = {}
     for node in ast.walk(tree):
         match node:

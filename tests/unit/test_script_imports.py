@@ -91,6 +91,19 @@ def test_a_comment_or_docstring_on_how_to_install_changes_nothing() -> None:
     assert doubtful(text) == {"timm": 3}
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        'require_version("datasets>=1.8", "To fix: pip install -r requirements.txt")',
+        'raise ImportError(f"{name} is missing: pip install it")',
+        'parser.add_argument("--x", help="needs pip install x")',
+    ],
+)
+def test_a_message_on_how_to_install_changes_nothing(message: str) -> None:
+    assert doubtful(f"import timm\n\ndef main():\n    {message}\n") == {"timm": 1}
+    assert doubtful('import os\nos.system("pip install timm")\nimport timm\n') == {}
+
+
 @pytest.mark.parametrize("text", read_table("script_imports/unneeded_imports"))
 def test_what_may_not_be_needed_or_may_be_found_elsewhere_is_not_reported(text: str) -> None:
     assert doubtful(text, "helper", "pkg", "space") == {}
