@@ -66,6 +66,7 @@ def _count_processes(agent: Level, hosts: Hosts | None) -> Counts:
     """Of a program that is started on each of its hosts."""
     ppn, has_file = agent.ppn or agent.program.ppn, "hostfile" in agent.given
     nodes = agent.nodes or ("" if has_file or "config-file" in agent.given else agent.program.nodes)
+    nodes = nodes or ("1" if "distributed" in agent.given else "")  # of early IPEX: a rank for each of its sockets
     if agent.ranks:
         is_known = agent.ranks.isdecimal() and nodes.isdecimal()
         return Counts(agent.ranks, _divide(int(agent.ranks), int(nodes), agent) if is_known else "")
@@ -105,7 +106,7 @@ def _count_mpi(level: Level, job: Level | None, hosts: Hosts | None) -> Counts:
         room = sum(map(int, slots))
     if not room or not ranks.isdecimal() or int(ranks) <= room:
         return Counts(ranks, ppn)
-    if int(ranks) % room or not (ppn or len(set(slots)) == 1):  # it begins again with the first host
+    if count > 1 and (int(ranks) % room or not (ppn or len(set(slots)) == 1)):  # it begins again with the first host
         what = f"{level.program.name} starts {ranks} ranks where its hosts have room for {room}"
         raise UsageError(what, hint=_HINT)
     return Counts(ranks, str(int(ranks) // count))

@@ -173,6 +173,8 @@ class LaunchLineReader(LaunchOptions):
             self._read_segments(level)
         else:
             self.read_options(level)
+        if program.kind == "agent" and "--" not in level.given and self.words[1:2] == ["--"]:
+            del self.words[1]  # argparse takes away the first
         if program.name == "bash" and "line" not in level.given:
             self.shell = before[:1]
         if program.means:

@@ -29,6 +29,7 @@ class LaunchOptions(LaunchWords):
         while self.words and self.words[0].startswith("-") and self.words[0] != "-":
             word = self.words.pop(0)
             if word == "--":
+                level.given[word] = ""
                 break
             self.read_option(level, word)
             if "module" in level.given and program.kind == "prefix":  # Python's: the rest is the module's

@@ -225,7 +225,7 @@ def _make_host(entry: HostEntry, words: dict[str, Word], groups: tuple[str, ...]
         address=_strip_ipv6_brackets("address", values.pop("address", entry.name)),
         user=values.pop("user", None),
         port=int(values.pop("port", 0)) or None,
-        slots=int(slots) if slots else None,
+        slots=int(slots or max_slots or 0) or None,  # as Open MPI
         key=values.pop("key", None),
         groups=groups,
         vars=values,

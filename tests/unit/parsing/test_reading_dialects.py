@@ -56,7 +56,7 @@ HOST = st.builds(
     key=st.none() | TEXT,
     groups=st.sets(st.sampled_from(["amx", "cpu", "rack_1"])).map(lambda groups: tuple(sorted(groups))),
     vars=VARS,
-)
+).map(lambda host: replace(host, slots=host.slots or 1024) if "max_slots" in host.vars else host)
 INVENTORY = st.lists(HOST, min_size=1, max_size=5, unique_by=lambda host: host.name).map(
     lambda hosts: Inventory(tuple(hosts), "hosts")
 )

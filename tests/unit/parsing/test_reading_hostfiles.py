@@ -82,6 +82,7 @@ def test_what_we_do_not_connect_with_is_kept_as_written() -> None:
     host = one("n1 slots=2 max_slots=4 venv='/opt/my env' workdir=~/w python=3.11 iface=eth1 binding=user:0,1 local=No")
     expected = {"max_slots": "4", "venv": "/opt/my env", "workdir": "~/w", "python": "3.11", "iface": "eth1"}
     assert dict(host.vars) == {**expected, "binding": "user:0,1", "local": "no"}
+    assert (host.slots, one("n1 max-slots=3").slots) == (2, 3)
 
 
 def test_nothing_in_a_value_is_expanded() -> None:
