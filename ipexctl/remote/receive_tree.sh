@@ -107,7 +107,8 @@ place)
   done
   part=$part-$$
   mkdir -m 700 "$part" || fail "cannot create $dir/$part"
-  trap 'rm -rf -- "$dir/$part"' 0
+  up=. # from here, not by $dir: another user, who may write above, can put a link there meanwhile
+  trap 'cd -P -- "$up" && rm -rf -- "./$part"' 0
   trap 'exit 3' 1 2 13 15
   said=$(cd "$part" && tar -xpof - 2>&1) || {
     free=$(df -Pk . | awk 'END { print $4 }')
@@ -115,7 +116,7 @@ place)
     fail "cannot unpack in $dir: $(printf '%s\n' "$said" | head -n 1)"
   }
   [ -f "$part/whole" ] || fail "the transfer was cut"
-  cd "$part/tree" || fail "the transfer was cut"
+  cd "$part/tree" && up=../.. || fail "the transfer was cut"
   if [ -f ../stored ]; then # names in $store and paths here, where an empty file has the mode and the time
     said=$(xargs -0 -n 2 sh -c '
       mode=600; if [ -x "$2" ]; then mode=700; fi

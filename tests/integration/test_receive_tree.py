@@ -242,6 +242,23 @@ def test_a_link_that_takes_the_place_of_a_directory_after_the_look_is_not_follow
     assert (status, "data is a symbolic link" in err) == (3, True), err
 
 
+@pytest.mark.parametrize("length", [600, None])
+def test_the_end_of_a_transfer_removes_nothing_where_another_user_has_put_a_link(
+    shell: Shell, length: int | None
+) -> None:
+    """Who may write above the project led the removal of what had come to a directory of the account."""
+    shell.there.mkdir(mode=0o700)
+    mine, above = shell.there.with_name("mine"), shell.there.parent
+    mine.mkdir()
+    (mine / "text").write_text("precious")
+    real = "busybox tar" if "busybox" in shell.argv else "tar"
+    swap = f"cd {above}\nname=$(ls -A there)\nmv there aside && mv mine $name && ln -s {above} there"
+    shell.replace("tar", f'PATH={os.environ["PATH"]}\n({swap})\nexec {real} "$@"')
+    assert shell.place(pack({"file": "new"})[:length])[0] == 3
+    assert [path.read_text() for path in above.glob(f"{PART}*/text")] == ["precious"]
+    assert [*(above / "aside").iterdir()] == []
+
+
 def test_paths_are_removed_in_many_directories_and_only_they(shell: Shell) -> None:
     names = ["a", " b", "c\n", "-d", ".e"]
     doomed = [f"{up}{name}{number}" for up in ("", "x y/", "x y/\n/") for name in names for number in range(60)]

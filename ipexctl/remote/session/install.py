@@ -639,7 +639,7 @@ def link_environment(source: str, target: str, tmp: str) -> None:
 def find_uv(base: str, uv: Dict[str, Any]) -> Optional[str]:
     """Returns the controller's own uv: at its path if this host sees it, or where an earlier install put it."""
     ours = os.path.join(base, "bin", "uv-" + uv["version"])
-    for path in (ours, uv["path"]):
+    for path in (ours, os.path.realpath(uv["path"])):  # a link on the way may lead elsewhere later
         same = relay.get_readable_size(path) == uv["size"] and relay.hash_file(path) == uv["sha256"]
         if same and (path == ours or is_safe_from_others(path)):
             return path

@@ -31,13 +31,16 @@ class FileRelay:
     def open_store(self, store: str, earlier: List[str]) -> None:
         """Makes the store, or takes over what ``earlier`` ones, of syncs that were interrupted, have received. Raises
         `SessionError` ("foreign") where others could change what is in it."""
-        self.base = store
-        os.makedirs(os.path.dirname(store), mode=0o700, exist_ok=True)
+        project = os.path.dirname(store)
+        os.makedirs(project, mode=0o700, exist_ok=True)
+        # The same directory to the end: another user, who may write above, can put a link in its place meanwhile.
+        held = "/proc/self/fd/%d" % os.open(project, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self.base = os.path.join(held, os.path.basename(store))
         for name in earlier:
             with suppress(OSError):  # another host with the same home directory was first
-                os.rename(os.path.join(os.path.dirname(store), name), store)
-        os.makedirs(store, mode=0o700, exist_ok=True)
-        fault = find_owner_fault(os.path.dirname(store)) or find_owner_fault(store)
+                os.rename(os.path.join(held, name), self.base)
+        os.makedirs(self.base, mode=0o700, exist_ok=True)
+        fault = find_owner_fault(project) or find_owner_fault(held + "/.") or find_owner_fault(self.base)
         if fault:
             raise SessionError("foreign", fault)
 

@@ -405,6 +405,31 @@ def test_a_host_that_gives_files_sends_nobody_elsewhere_and_fills_no_disk(tmp_pa
     assert (endless.why, sent < 1 << 27) == ("endless is longer than 5 bytes", True)
 
 
+def test_a_store_stays_where_it_was_opened(tmp_path: Path) -> None:
+    """Who may write above the project led the removal of the store to a directory of the account."""
+    project, mine, store = tmp_path / "project", tmp_path / "mine", f"{PART}0123456789ab-0"
+    mine.mkdir()
+    (mine / "text").write_text("precious")
+    keeper = FileRelay()
+    keeper.open_store(str(project / store), [])
+    project.rename(tmp_path / "aside")
+    mine.rename(tmp_path / store)
+    project.symlink_to(tmp_path)
+    keeper.make_room([{"target": "a/f", "size": 1}])
+    assert (tmp_path / "aside" / store / "a").is_dir()
+    keeper.remove_store()
+    assert [*(tmp_path / "aside").iterdir()] == []
+    assert (tmp_path / store / "text").read_text() == "precious"
+
+
+def test_the_uv_that_is_used_is_the_one_that_was_looked_at(tmp_path: Path) -> None:
+    """Not a link that leads to it at that moment."""
+    (tmp_path / "uv").write_text("uv")
+    (tmp_path / "link").symlink_to("uv")
+    uv = {"version": "0", "path": str(tmp_path / "link"), "size": 2, "sha256": hashlib.sha256(b"uv").hexdigest()}
+    assert install.find_uv(str(tmp_path), uv) == str(tmp_path / "uv")
+
+
 def test_visitors_that_prove_nothing_hold_no_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then kept all of them for as long as the session lived."""
     monkeypatch.setattr(http_bounds, "REQUEST_TIMEOUT", 0.5)
