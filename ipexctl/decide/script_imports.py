@@ -126,9 +126,12 @@ def find_doubtful_imports(
         known |= _take_named_modules(tree)
         nodes = walk_certain(tree, is_script=not module.name)
         if _FINDERS.search(module.code) and _FINDERS.search(_list_words(tree)):
-            if any(map(_changes_finders, nodes)):
-                return {}  # what is imported after it may lie anywhere
-            continue
+            changes = [number for number, node in enumerate(nodes) if _changes_finders(node)]
+            if not changes:
+                continue
+            if module.name:
+                return {}
+            nodes = nodes[: changes[0]]  # what is imported after it may lie anywhere
         for name, line in _list_imports(nodes, module.package, table):
             top = name.partition(".")[0]
             if top in neighbours:

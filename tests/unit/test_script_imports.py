@@ -91,6 +91,10 @@ def test_a_comment_or_docstring_on_how_to_install_changes_nothing() -> None:
     assert doubtful(text) == {"timm": 3}
 
 
+def test_what_a_script_imports_before_it_changes_the_path_is_certain() -> None:
+    assert doubtful("import sys\nimport timm\nsys.path.append('..')\nimport utils\n") == {"timm": 2}
+
+
 @pytest.mark.parametrize(
     "message",
     [
