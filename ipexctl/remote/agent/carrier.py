@@ -71,7 +71,7 @@ class Carrier:
                 threading.Thread(target=self.take, args=(message,), daemon=True).start()
             elif looking and self.guard.open:
                 self.report(0)
-        shutil.rmtree(os.path.join(self.store, _INCOMING), ignore_errors=True)
+        self.remove(_INCOMING)
 
     def send(self, message: "messages.Message") -> None:
         with self.sending:
@@ -95,7 +95,7 @@ class Carrier:
         """What is there already is the run's only where it was noted as such, or is adopted."""
         if self.keep.fresh:
             self.empty_store()
-        shutil.rmtree(os.path.join(self.store, _INCOMING), ignore_errors=True)
+        self.remove(_INCOMING)
         try:
             self.state = files.read_json(self.store, _STATE)
         except (OSError, ValueError):
@@ -113,6 +113,15 @@ class Carrier:
                 files.remove_directory(os.path.join(top, name))
                 with suppress(OSError):  # it was a directory
                     os.unlink(os.path.join(top, name))
+            os.close(at)
+
+    def remove(self, *names: str) -> None:
+        """Removes a directory of the store; of what another user, who may write above, has put in its place nothing."""
+        with suppress(OSError):
+            at = os.open(self.store, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            top = "/proc/self/fd/%d" % at
+            if os.fstat(at).st_uid == os.geteuid() and _is_store(top):
+                shutil.rmtree(os.path.join(top, *names), ignore_errors=True)
             os.close(at)
 
     def write_state(self) -> None:
@@ -270,7 +279,7 @@ class Carrier:
             except _FAULTS as error:
                 why = str(getattr(error, "strerror", None) or error)
             self.send(messages.CheckpointTaken(order.number, why, total[0], time.monotonic() - began))
-        shutil.rmtree(incoming, ignore_errors=True)
+        self.remove(_INCOMING, str(order.number))
 
     def check_names(self, order: "messages.TakeCheckpoint") -> None:
         """Raises OSError where a name that another host may have made leads out of where checkpoints and copies are."""
@@ -319,13 +328,13 @@ class Carrier:
         if not os.path.isdir(os.path.join(folder, part.mark)):  # else it is the same, as its mark says
             os.rename(incoming, os.path.join(folder, part.mark))
         for old in [each for each in self.list_copies() if each.owner == part.owner][:-COPIES_HELD]:
-            shutil.rmtree(os.path.join(folder, old.mark), ignore_errors=True)
+            self.remove(part.owner, old.mark)
             os.unlink(os.path.join(folder, old.mark + ".json"))
 
     def place(self, order: "messages.TakeCheckpoint", incoming: str) -> None:
         """Moves what has come into the script's own directory, by renames, and out of it what is newer."""
         if order.aside:
-            shutil.rmtree(os.path.join(self.store, _ASIDE), ignore_errors=True)
+            self.remove(_ASIDE)
         for name in order.aside:
             target = _make_folder(os.path.join(self.store, _ASIDE, name))
             with suppress(OSError):

@@ -395,6 +395,21 @@ def test_a_directory_of_ours_that_another_user_gives_the_name_of_the_store_stays
     assert (store / "data").read_text() == "mine"
 
 
+def test_nothing_is_removed_where_another_user_has_put_a_link_meanwhile(tmp_path: Path) -> None:
+    carrier = Host(tmp_path, "a").carrier
+    carrier.prepare_store()
+    store, mine = Path(carrier.store), tmp_path / "shared/.incoming"
+    (store / ".incoming/1").mkdir(parents=True)
+    carrier.remove(".incoming")
+    assert not (store / ".incoming").exists()
+    (mine / "1").mkdir(parents=True)
+    store.rename(store.with_name("aside"))
+    store.symlink_to(mine.parent)
+    for names in ((".incoming",), (".incoming", "1")):
+        carrier.remove(*names)
+    assert (mine / "1").exists()
+
+
 def test_a_store_of_an_earlier_run_is_emptied(tmp_path: Path) -> None:
     store = Path(Host(tmp_path, "a").carrier.store)
     (store / "b/mark").mkdir(parents=True)
