@@ -21,14 +21,15 @@ from ipexctl.model.tasks import Run
 from ipexctl.model.text import printable
 
 PORT = 29500  # what Accelerate's own questionnaire and torch take
-_SECTIONS = {"ipex_config", "mpirun_config"}
+_SECTIONS = {"ipex_config", "mpirun_config", "dynamo_config"}
+_NO_DYNAMO = ("--dynamo_backend", "no")
 _YES = {"1", "true", "yes", "y", "t", "on"}
 _PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
 
 class AccelerateConfig(Record):
     """What a configuration says. ``hostfile`` is that of an mpirun which Accelerate starts, ``workers`` are oneCCL's
-    threads a rank there."""
+    threads a rank there; ``flags`` are those of ``accelerate launch`` that say what else it says."""
 
     ranks: int = 1
     hosts: int = 1
@@ -38,6 +39,7 @@ class AccelerateConfig(Record):
     ipex: bool = False
     hostfile: str = ""
     workers: int = 1
+    flags: tuple[str, ...] = _NO_DYNAMO
 
 
 def write_config(
@@ -107,9 +109,25 @@ def read_config(text: str, source: str) -> AccelerateConfig:
         ipex=read("ipex_config.ipex", read("ipex_config.ipex_enabled")).lower() in {"true", "yes"},  # the latter: 0.19
         hostfile=read("mpirun_config.mpirun_hostfile"),
         workers=read_number("mpirun_config.mpirun_ccl", 1),
+        flags=(*(["--debug"] if read("debug").lower() in _YES else []), *_list_dynamo_flags(scalars)),
     )
     problems.raise_if_any()
     return config
+
+
+def _list_dynamo_flags(scalars: Mapping[str, yaml_nodes.Scalar]) -> Iterator[str]:
+    """How Accelerate is to compile the model; a wrong word is refused by it, with the right ones."""
+    section = {path.rpartition(".")[2]: scalar.text.strip().lower() for path, scalar in scalars.items()}
+    backend = section.get("dynamo_backend", "no")
+    if backend in {"no", "false"}:  # an unquoted NO
+        yield from _NO_DYNAMO
+        return
+    yield f"--dynamo_backend={backend}"
+    if "dynamo_mode" in section:
+        yield f"--dynamo_mode={section['dynamo_mode']}"
+    for name in ("use_fullgraph", "use_dynamic", "use_regional_compilation"):
+        if section.get(f"dynamo_{name}") in _YES:
+            yield f"--dynamo_{name}"
 
 
 def _list_scalars(node: yaml_nodes.Map, prefix: str = "") -> dict[str, yaml_nodes.Scalar]:
@@ -169,7 +187,7 @@ def build_interpreter_arguments(
     elif version and uses_ipex(config, packages, user_env):
         flags.append("--ipex")
     flags += ["--num_processes", "1", "--num_machines", "1", "--mixed_precision", choose_precision(config, user_env)]
-    return ("-u", "-m", "accelerate.commands.launch", *flags, "--dynamo_backend", "no")
+    return ("-u", "-m", "accelerate.commands.launch", *flags, *(config.flags if config else _NO_DYNAMO))
 
 
 def choose_device(packages: Mapping[str, str], cpus_alone: bool) -> dict[str, Setting]:

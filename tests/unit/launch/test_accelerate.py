@@ -7,7 +7,7 @@ import pytest
 
 from ipexctl.decide.checks.network import InterfaceChoice
 from ipexctl.decide.launch import accelerate
-from ipexctl.decide.launch.accelerate import AccelerateConfig, read_config, write_config
+from ipexctl.decide.launch.accelerate import AccelerateConfig, build_interpreter_arguments, read_config, write_config
 from ipexctl.decide.launch.build import build_launch
 from ipexctl.decide.launch.environment import HostRuntime
 from ipexctl.decide.launch.run_spec import Identity, build_run_specs
@@ -122,6 +122,16 @@ def test_a_configuration_that_is_not_for_cpus_is_refused_with_its_line(text: str
 
 def words(of: Launch) -> list[str]:
     return list(of.argv[1:])
+
+
+def test_what_a_configuration_says_of_compiling_and_debugging_is_passed_on() -> None:
+    dynamo = "  dynamo_backend: INDUCTOR\n  dynamo_mode: reduce-overhead\n  dynamo_use_dynamic: true\n"
+    dynamo += "  dynamo_use_fullgraph: false\n  dynamo_use_regional_compilation: true\n"
+    flags = ["--dynamo_backend=inductor", "--dynamo_mode=reduce-overhead", "--dynamo_use_dynamic"]
+    config = read_config(f"debug: true\ndynamo_config:\n{dynamo}", "c.yaml")
+    assert config.flags == ("--debug", *flags, "--dynamo_use_regional_compilation")
+    assert {*config.flags} <= {*build_interpreter_arguments(config, {"accelerate": "1.15.0"}, {}, OPTIONS)}
+    assert read_config("dynamo_config:\n  dynamo_backend: NO\n", "c.yaml") == AccelerateConfig()
 
 
 def test_each_rank_is_launched_with_the_precision_and_ipex_of_the_configuration() -> None:
