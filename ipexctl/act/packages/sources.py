@@ -152,7 +152,7 @@ def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None =
         index=settings.get("index-url", "").strip() or None,
         extra=extra,
         find_links=tuple(link if "://" in link else str(expand_home(link).absolute()) for link in links),
-        no_index=settings.get("no-index", "").strip().lower() in {"1", "true", "yes", "on"},
+        no_index=settings.get("no-index", "").strip().lower() in {"1", "true", "yes", "on", "y", "t"},
         from_pip=bool(extra),
         certificate=settings.get("cert", "").strip() or None,
         environ=environ,
@@ -166,7 +166,7 @@ def _is_small_file(path: Path) -> bool:
 
 
 def find_pip_files(environ: Mapping[str, str]) -> list[Path]:
-    """pip's configuration files, lowest first: site-wide, the user's, that of PIP_CONFIG_FILE."""
+    """pip's configuration files, lowest first: site-wide, the user's, or in its place that of PIP_CONFIG_FILE."""
     home = Path(environ.get("HOME", "/"))
     named = environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
@@ -174,7 +174,8 @@ def find_pip_files(environ: Mapping[str, str]) -> list[Path]:
     places = environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
     site = [Path(place) / "pip" / "pip.conf" for place in places if place]
     user = [home / ".pip" / "pip.conf", Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"]
-    return [*site, Path("/etc/pip.conf"), *user, Path(sys.prefix) / "pip.conf", *([Path(named)] if named else [])]
+    own = [] if named and Path(named).exists() else user
+    return [*site, Path("/etc/pip.conf"), *own, Path(sys.prefix) / "pip.conf", *([Path(named)] if named else [])]
 
 
 def _get_origin(url: str) -> tuple[str, str | None, int | None]:

@@ -134,9 +134,9 @@ def _translate_token(token: re.Match[str]) -> str:
         return _WILDCARDS[kind]
     if kind == "char":
         return re.escape(token[kind])
-    inside = re.sub(r"\[:(\w+):\]|\\?([^-])", _translate_set_member, token["set"], flags=re.DOTALL)
+    inside = re.sub(r"\[:(\w+):\]|\\(.)|([^-])", _translate_set_member, token["set"], flags=re.DOTALL)
     return f"(?!/)[{'^' if token['not'] else ''}{inside}]"
 
 
 def _translate_set_member(member: re.Match[str]) -> str:
-    return _CLASSES.get(member[1], "") if member[1] else re.escape(member[2])
+    return _CLASSES.get(member[1], "") if member[1] else re.escape(member[2] or member[3])

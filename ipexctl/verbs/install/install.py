@@ -5,6 +5,7 @@ Observe the hosts, choose a release, lock its wheels, inspect each host, plan; t
 system, import on all, write the marker last, and switch when all are ready."""
 
 import posixpath
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -44,6 +45,7 @@ from ipexctl.verbs.install.build import NOT_SWITCHED, switch_environments, tidy_
 from ipexctl.verbs.install.install_sessions import InstallJob, PlannedInstall
 from ipexctl.verbs.install.requirements import build_projects, fix_requirements, list_packages
 
+_FURTHER = re.compile(r"[\r\n]|\s--?(?!hash\b)[a-zA-Z]")  # to uv a line or an option of its own, such as -r
 _FIRST_PHASE = "look at the hosts"  # its first phase
 
 
@@ -228,7 +230,7 @@ def _check_input(task: Install, inventory: Inventory) -> None:
         reasons.append("--like and --locked exclude each other")
     reasons += [f"--requirements: {name!r} is not a file" for name in task.requirements if not Path(name).is_file()]
     for text in task.with_:
-        if not text.strip() or text.lstrip().startswith("-") or "\n" in text:
+        if not text.strip() or text.lstrip().startswith("-") or _FURTHER.search(text):
             reasons.append(f"--with: {text!r} is not a requirement")
     if reasons:
         raise UsageError("invalid arguments", reasons=reasons)

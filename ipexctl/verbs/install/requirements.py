@@ -24,7 +24,9 @@ from ipexctl.model.text import printable, strip_credentials
 from ipexctl.model.wheels import parse_wheel_name
 
 _CHARACTERS, _OF_LINE = 4 << 20, 100  # of all files that include one another; what a line counts beside its own
-_INCLUDE = re.compile(r"^[^\S\n]*(?:-[rc]|--(?:requirement|constraint))[\s=]*(\S+)", re.MULTILINE)
+_INCLUDE = re.compile(r"(?:^|\s)(?:-[rc]|--(?:requirement|constraint))[\s=]*([^\n#]+)", re.MULTILINE)
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
+_QUOTES = re.compile(r"['\"\\]")  # uv takes them away wherever they stand in a name
 _SHOWN_FAULTS = 10
 _BUILD = "build the wheel"
 
@@ -72,9 +74,10 @@ def _refuse_variables(task: Install) -> None:
     reasons = []
     for place, text in list_texts(task):
         reasons += [f"{place}: {printable(text[at : at + 60])}" for at in (text.find("${"),) if at >= 0]
-        reasons += [f"{place} includes {printable(each, 300)}" for each in _list_includes(text) if ":" in each]
+        odd = (each for each in _list_includes(text) if ":" in each or _QUOTES.search(each))
+        reasons += [f"{place} includes {printable(each, 300)}" for each in odd]
     if reasons:
-        what = "requirements of a playbook take no variables of the environment, and include no addresses"
+        what = "requirements of a playbook take no variables of the environment, and include plain files"
         hint = "write ${env:NAME} in the step's own with, and env_allow: [NAME] at the top of the playbook"
         raise UsageError(what, reasons=reasons[:_SHOWN_FAULTS], hint=hint)
 
@@ -111,9 +114,10 @@ def _find_local_path(name: str) -> str:
 
 
 def _list_includes(text: str) -> list[str]:
-    """Returns the files and addresses that a file includes, as written, and perhaps some of its comments."""
-    text = text.replace("\r", "\n")  # which ends a line for uv
-    return [each.strip("'\"") for part in (text, re.sub(r"\\\n+", " ", text)) for each in _INCLUDE.findall(part)]
+    """Returns the files and addresses that a file includes, as written, wherever they stand in a line."""
+    text = _COMMENT.sub("", text.replace("\r", "\n"))  # which ends a line for uv
+    found = (each for part in (text, re.sub(r"\\\n+", " ", text)) for each in _INCLUDE.findall(part))
+    return [each.strip().strip("'\"") for each in found]
 
 
 def list_packages(files: Sequence[str]) -> set[str]:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.decide.parsing import parse_list
 from ipexctl.decide.planning import extend
 from ipexctl.decide.planning.requirements import Requirement, parse_requirements
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.tasks import Install, Wheels
+from ipexctl.verbs.install.install import _check_input
 from ipexctl.verbs.install.requirements import fix_requirements, list_texts
 from tests.tables import read_table
 
@@ -88,6 +90,15 @@ def test_a_playbook_sends_no_variable_with_what_it_requires(here: Path, with_: s
     with pytest.raises(UsageError, match="requirements of a playbook take no variables"):
         fix_requirements(task)
     assert fix_requirements(task, builds=True) == task, "they are the user's own words"
+
+
+def test_a_requirement_brings_no_further_option() -> None:
+    """uv read `more.txt`, which nobody had looked at."""
+    hosts = parse_list("localhost")
+    _check_input(Install(with_=("numpy==1 --hash=sha256:00", "a ; python_version < '4'")), hosts)
+    for text in ("numpy --hash=sha256:00 -r more.txt", "numpy\r-r more.txt", "numpy --no-index"):
+        with pytest.raises(UsageError, match="invalid arguments"):
+            _check_input(Install(with_=(text,)), hosts)
 
 
 def test_files_of_requirements_take_no_time(here: Path) -> None:

@@ -47,6 +47,7 @@ def test_pips_files_and_variables_count_in_pips_own_order(tmp_path: Path) -> Non
     assert result.extra == ("https://a/", "https://b/")
     assert result.find_links == ("/wheels",)
     assert (result.certificate, result.from_pip, result.no_index) == ("/ca.pem", True, False)
+    assert read_pip_settings({"PIP_NO_INDEX": "y"}, []).no_index
     over = read_pip_settings({"PIP_INDEX_URL": "https://env.example/simple", "PIP_NO_INDEX": "1"}, [low, high])
     assert (over.index, over.no_index) == ("https://env.example/simple", True)
 
@@ -68,6 +69,7 @@ def test_a_broken_file_of_pip_is_pips_to_complain_about(tmp_path: Path) -> None:
 def test_pip_can_be_configured_to_read_no_file() -> None:
     assert find_pip_files({"HOME": "/home/u", "PIP_CONFIG_FILE": "/dev/null"}) == []
     assert Path("/home/u/.config/pip/pip.conf") in find_pip_files({"HOME": "/home/u"})
+    assert Path("/home/u/.config/pip/pip.conf") not in find_pip_files({"HOME": "/home/u", "PIP_CONFIG_FILE": __file__})
 
 
 @pytest.mark.parametrize(("glibc", "name"), read_table("sources/wheels_are_chosen_for_the_oldest_glibc"))
