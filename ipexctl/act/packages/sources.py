@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from io import StringIO
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -105,7 +106,7 @@ class Sources(Record):
         host = urlsplit(url).hostname or ""
         try:
             file = self.environ.get("NETRC") or str(Path(self.environ.get("HOME", "/")) / ".netrc")
-            entry = netrc.netrc(file).authenticators(host) if _is_small_file(Path(file)) else None
+            entry = _Netrc(file).authenticators(host) if _is_small_file(Path(file)) else None
         except (OSError, UnicodeDecodeError, netrc.NetrcParseError):
             return ""
         return f"{quote(entry[0], safe='')}:{quote(entry[2] or '', safe='')}" if entry and host else ""
@@ -127,6 +128,14 @@ class Sources(Record):
         """Returns the sources for messages: each once, without user names and passwords."""
         indexes = [] if self.no_index else [*self.extra, self.index or "the default package index"]
         return tuple(dict.fromkeys(map(strip_credentials, (*self.find_links, *indexes))))
+
+
+class _Netrc(netrc.netrc):
+    """Reads a file as curl does, without its comments, in which Python's parser reads on behind the first word."""
+
+    def _parse(self, file: str, fp: Iterable[str], default_netrc: bool) -> None:
+        lines = StringIO("".join("\n" if line.lstrip().startswith("#") else line for line in fp))
+        super()._parse(file, lines, default_netrc)  # type: ignore[misc]
 
 
 def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None = None) -> Sources:
