@@ -207,6 +207,10 @@ class LaunchOptions(LaunchWords):
         self.is_module = True
         self.options["-m"] = ("-m",)
 
+    def _take_warnings(self, value: str, spelled: str, level: Level) -> None:
+        before = self.options.get("-e PYTHONWARNINGS", ("", ""))[1].partition("=")[2]
+        self.set_variable("PYTHONWARNINGS=" + ",".join(filter(None, (before, value))))
+
     def _take_seconds(self, value: str, spelled: str, level: Level) -> None:
         try:
             seconds = f"{float(read_seconds(value)):.15g}"
