@@ -35,9 +35,9 @@ def write_list_entry(host: Host) -> str:
 
 
 def write_machine_file(inventory: Inventory) -> tuple[str, list[str]]:
-    """Returns the hosts for Intel MPI and MPICH, ``address:slots user=…``: one line a host, its name as a comment where
-    it is not the address, and above it what is lost; and a sentence for each such loss. Intel MPI 2021.18 refuses
-    MPICH's ``binding=``: not written."""
+    """Returns the hosts for Intel MPI and MPICH, ``address:slots user=…``: one line a host, above it its name where it
+    is not the address, and what is lost; and a sentence for each such loss. MPICH 5.0.2 refuses a comment behind a
+    host, Intel MPI 2021.18 MPICH's ``binding=``: not written."""
     lines: list[str] = []
     warnings: list[str] = []
     for host in inventory:
@@ -50,8 +50,8 @@ def write_machine_file(inventory: Inventory) -> tuple[str, list[str]]:
             lines.append(f"# {printable(warnings[-1], 500)}")
         slots = f":{host.slots}" if host.slots else ""
         user = f" user={host.user}" if host.user else ""
-        name = f"  # {host.name}" if host.name != host.address else ""
-        lines.append(f"{_bracket_ipv6(host.address)}{slots}{user}{name}")
+        lines += [f"# {host.name}"] if host.name != host.address else []
+        lines.append(f"{_bracket_ipv6(host.address)}{slots}{user}")
     return "\n".join(lines) + "\n", warnings
 
 

@@ -98,7 +98,7 @@ def test_each_file_in_its_own_words() -> None:
     text = "node0 address=10.0.0.1 slots=4 user=bob\nnode1 slots=2 port=2222\n[amx]\nnode1\n"
     inventory = parse_inventory(text, "hosts")
     assert write_machine_file(inventory)[0] == (
-        "10.0.0.1:4 user=bob  # node0\n# node1: no field of Intel MPI and MPICH holds port=2222\nnode1:2\n"
+        "# node0\n10.0.0.1:4 user=bob\n# node1: no field of Intel MPI and MPICH holds port=2222\nnode1:2\n"
     )
     assert write_inventory(inventory) == (
         "node0 address=10.0.0.1 slots=4 user=bob\nnode1 slots=2 port=2222\n\n[amx]\nnode1\n"
