@@ -22,6 +22,8 @@ _NAME_LIMIT = 1000  # characters of a module's name
 _BRACES_LIMIT = 10_000  # of a text with f-strings, whose fields Python 3.11 reads in the square of their number
 _TOKENS_LIMIT = 200_000  # words and signs, for each of which Python's parser takes up to 2 KiB: 20,000 lines and more
 _TOKEN = re.compile(r"\w+|[^\w\s]")
+_IMPORT = re.compile(r"\b(?:import|from)\b")
+_LONG_NAME = re.compile(r"\b(?:\w+\s*\.\s*){100}")  # for which Python's parser takes the square of its length
 _F_STRING = re.compile(r"[fF][rR]?['\"]")
 _MESSAGES = {
     "require_version",
@@ -71,6 +73,9 @@ def parse_python(text: str, mode: str = "exec") -> Any:
             raise SyntaxError(f"it has more than {_TOKENS_LIMIT:,} words and signs")
         if sys.version_info < (3, 12) and text.count("{") > _BRACES_LIMIT and _F_STRING.search(text):
             raise SyntaxError(f"it has f-strings and more than {_BRACES_LIMIT:,} braces")
+        lines = re.split(r"[\r\n]", re.sub(r"\\(?:\r\n?|\n)", " ", text))
+        if any(_IMPORT.search(line) and _LONG_NAME.search(line) for line in lines):
+            raise SyntaxError("it imports a name of more than 100 parts")
         if sys.version_info < (3, 11):  # its `ast.parse` ends the process at an expression that is too deep
             compile(text, "script", mode)
         return ast.parse(text, mode=mode)

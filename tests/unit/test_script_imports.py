@@ -20,6 +20,7 @@ from ipexctl.decide.script_imports import (
     describe_missing_modules,
     find_doubtful_imports,
     parse_import_table,
+    parse_python,
     parse_script,
     select_missing,
 )
@@ -286,6 +287,15 @@ def test_the_warning_holds_the_command_that_helps() -> None:
 def test_a_long_script_takes_no_more_than_its_length(text: str) -> None:
     """The first took hours, the second 24 GB, before `run` had asked any host."""
     assert not find_doubtful_imports(Module("", "", text), (), (), TABLE)
+
+
+@pytest.mark.parametrize("begin", ["import sys, ", "if 1: from "])
+@pytest.mark.parametrize("dot", [".", " .\f", ".\\\n", "\\\r\n."])
+def test_a_name_of_many_parts_is_not_parsed(begin: str, dot: str) -> None:
+    """Of 95,000 parts it took Python's parser more than 9 GB, in `run` and in `migrate`."""
+    with pytest.raises(SyntaxError, match="100 parts"):
+        parse_python(begin + dot.join(["a"] * 2000) + " import b" * ("from" in begin) + "\n")
+    assert parse_python("import b\nx = y" + ".a" * 900)
 
 
 def test_what_an_interpreter_prints_beside_the_names_is_no_module() -> None:
