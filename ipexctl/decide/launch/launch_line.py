@@ -24,6 +24,10 @@ _REDIRECTION = re.compile(r"\d*&?[<>]")
 _NO_SHELL = {"yaml", "yml", "json", "toml", "cfg", "ini", "md", "rst", "txt"}
 _LEADING_OPTIONS = ("-f", "--hosts", "--limit", "-n", "--ppn")  # options of run, in the order in which they are written
 _CHAIN_LIMIT = 1000  # programs of a line that start each other, with the variables before them
+_OF_LAUNCHER = {  # options of accelerate launch that trl and its like take, which their scripts do not have
+    "num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "mixed_precision",
+    "accelerate_config", "config_file", "launcher",
+}  # fmt: skip
 _INSTANCES = {"--instances", "--cores-per-instance"}
 
 
@@ -156,10 +160,25 @@ class LaunchLineReader(LaunchOptions):
             elif found := self.table.find_program(self.words):
                 self._read_program(*found)
             elif module := self.table.find_module(self.words):
-                self.words[:2] = ["accelerate", "launch", "-m", module]
+                self.words[:2] = ["accelerate", "launch", *self._pull_launch_options(), "-m", module]
             else:
                 break
         return self.words.pop(0) if self.words else ""
+
+    def _pull_launch_options(self) -> list[str]:
+        """Takes the launcher's options out of the words of a program that passes them on."""
+        pulled: list[str] = []
+        kept: list[str] = []
+        words = iter(self.words)
+        for word in words:
+            name, equals, _ = word.partition("=")
+            if name.startswith("--") and name[2:].replace("-", "_") in _OF_LAUNCHER:
+                pulled.append(word.replace("--accelerate_config", "--config_file"))
+                pulled += [] if equals else [next(words, "")]
+            else:
+                kept.append(word)
+        self.words = kept
+        return pulled
 
     def _read_program(self, program: Program, length: int) -> None:
         if program.kind == "refused":
