@@ -118,10 +118,17 @@ def make_absolute(path: str | Path) -> Path:
 
 def compile_project_ignore(root: Path, exclude: Iterable[str]) -> Ignored:
     """Returns the test of what of a tree is left out: by ``exclude``, its .ipexctlignore and its .gitignore files."""
+    lines = size = 0  # of all that was read
 
     def read_gitignore(directory: str) -> str:
+        nonlocal lines, size
         text = "\n".join([*_list_environments(root / directory), _read_text(root / directory / ".gitignore")])
-        return text if directory else f"{_read_text(root / '.git/info/exclude')}\n{text}"
+        text = text if directory else f"{_read_text(root / '.git/info/exclude')}\n{text}"
+        lines, size = lines + text.count("\n"), size + len(text)
+        if lines > 2 * _PATTERN_LIMIT or size > 2 * _IGNORE_LIMIT:  # each takes up to 5 KiB here
+            limits = f"{2 * _PATTERN_LIMIT} lines or {2 * _IGNORE_LIMIT >> 20} MiB of patterns"
+            raise UsageError(f"the .gitignore files of {printable(str(root), 300)} have more than {limits}")
+        return text
 
     patterns = [*_read_text(root / _OWN_IGNORE).split("\n"), *chain.from_iterable(map(_take_in_files, exclude))]
     return compile_tree_ignore(patterns, read_gitignore, _list_tracked(root))

@@ -217,6 +217,18 @@ def test_more_patterns_than_anybody_writes_are_refused(text: str, tmp_path: Path
         compile_project_ignore(tmp_path, [])("pkg/a.py", False)
 
 
+@pytest.mark.parametrize("text", ["x\n" * 9_000, "x" * 1_000_000])
+def test_more_patterns_than_anybody_writes_are_refused_of_all_directories(text: str, tmp_path: Path) -> None:
+    """20 files of 9,900 lines took a minute and 900 MB."""
+    ignored = compile_project_ignore(tmp_path, [])
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".gitignore").write_text(text)
+    assert not any(ignored(name, False) for name in ("a/a.py", "b/a.py", "a/b.py"))
+    with pytest.raises(UsageError, match="have more than 20000 lines or 2 MiB of patterns"):
+        ignored("c/a.py", False)
+
+
 def test_an_index_that_names_gigabytes_takes_none_of_memory(tmp_path: Path) -> None:
     """Its names share what they begin with: 420 KB of it were 200 MB, twice."""
     subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True)
