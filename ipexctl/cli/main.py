@@ -1,6 +1,7 @@
 """The program ``ipexctl``: all commands together."""
 
 import os
+from getpass import getuser
 from typing import Annotated
 
 import typer
@@ -58,6 +59,10 @@ def main() -> None:
     """The console script. Wrong flags end with code 2, as all wrong input does."""
     if home := switch_to_root_home(os.environ, os.geteuid()):
         typer.echo(f"under sudo, settings, keys and saved runs are root's, in {home}", err=True)
+    try:
+        getuser()
+    except (KeyError, OSError):  # a container was started with a number that its /etc/passwd does not have
+        os.environ["LOGNAME"] = os.environ["USER"] = f"uid{os.geteuid()}"
     try:
         app(prog_name="ipexctl")
     except Exception as error:  # a fault of ours before the loop

@@ -1,10 +1,12 @@
 """What ipexctl keeps for itself on the controller is for nobody else, whatever the umask."""
 
 import os
+import pwd
 import stat
 import subprocess
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from getpass import getuser
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from ipexctl.act.packages.sources import Sources
 from ipexctl.act.root_home import switch_to_root_home
 from ipexctl.act.ssh.hostkeys import KnownHosts
 from ipexctl.act.transfer.receive import ResultsDir
+from ipexctl.cli import main as start_command_line
 from ipexctl.model.answers.doctor import DoctorAnswer, NetworkCheck
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Ended, Event, Started
@@ -253,6 +256,18 @@ def test_under_sudo_nothing_is_kept_in_the_home_of_the_user(tmp_path: Path) -> N
     assert switch_to_root_home(environ, 0) == "", "it is root's own already"
     for others, uid in ((kept, 0), ({**kept, "SUDO_UID": "12345"}, 12345)):  # no sudo; sudo -u
         assert (switch_to_root_home(others, uid), others["HOME"]) == ("", str(tmp_path))
+
+
+def test_an_account_without_a_name_is_called_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that was started with --user: ``run`` ended with an internal error."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr("pwd.getpwuid", {0: pwd.getpwuid(0)}.__getitem__)
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    monkeypatch.setitem(start_command_line.__globals__, "app", lambda **_: None)
+    start_command_line()
+    assert getuser() == os.environ["USER"] == "uid12345"
 
 
 def test_ranks_that_sudo_makes_root_are_reported_once_in_the_plan() -> None:
