@@ -29,7 +29,7 @@ _PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
 class AccelerateConfig(Record):
     """What a configuration says. ``hostfile`` is that of an mpirun which Accelerate starts, ``workers`` are oneCCL's
-    threads a rank there; ``flags`` are those of ``accelerate launch`` that say what else it says."""
+    threads a rank there; ``flags`` are those of ``accelerate launch`` for its other keys."""
 
     ranks: int = 1
     hosts: int = 1

@@ -116,8 +116,8 @@ def _find_local_path(name: str) -> str:
 def _list_includes(text: str) -> list[str]:
     """Returns the files and addresses that a file includes, as written, wherever they stand in a line."""
     text = _COMMENT.sub("", text.replace("\r", "\n"))  # which ends a line for uv
-    found = (each for part in (text, re.sub(r"\\\n+", " ", text)) for each in _INCLUDE.findall(part))
-    return [each.strip().strip("'\"") for each in found]
+    included = (each for part in (text, re.sub(r"\\\n+", " ", text)) for each in _INCLUDE.findall(part))
+    return [each.strip().strip("'\"") for each in included]
 
 
 def list_packages(files: Sequence[str]) -> set[str]:

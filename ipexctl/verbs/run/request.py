@@ -196,7 +196,7 @@ def _refuse_command_line(word: str, args: tuple[str, ...]) -> None:
     options, script = translation.options, translation.script
     if "-m" not in options and not Path(script[0]).is_file():
         return
-    if options[:2] == ("-n", "1") and "--ppn" not in options:  # no launcher has said so
+    if options[:2] == ("-n", "1") and "--ppn" not in options:  # no launcher gave it
         options = options[2:]
     what = f"run takes a script or program, not a line that starts one: {printable(line, 200)}"
     raise UsageError(what, hint=advise("run", *options, *script))
