@@ -33,7 +33,7 @@ from ipexctl.act.packages.download import (
     get_local_wheel_path,
     hash_wheel,
 )
-from ipexctl.act.packages.sources import Sources
+from ipexctl.act.packages.sources import Sources, find_uv_cache
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.json_values import Record, parse_json, to_json
@@ -208,8 +208,7 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
     """Runs uv; (status, output, final error lines). Status None, with the reason: it was ended after ``limits.stall``
     seconds without a line of its log and a second of CPU, a slow index gets the time it needs; or for its memory, or
     for what it writes. What it was unpacking then goes."""
-    usual = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME", "/"), ".cache"), "uv")
-    cache = Path(os.path.realpath(env.get("UV_CACHE_DIR") or usual))
+    cache = Path(os.path.realpath(find_uv_cache(env)))
     near = next(path for path in (cache, *cache.parents) if path.exists())
     room = min(_UV_DISK_LIMIT, shutil.disk_usage(near).free // 2)
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:

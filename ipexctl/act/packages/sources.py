@@ -7,6 +7,7 @@ import configparser
 import netrc
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from io import StringIO
@@ -58,7 +59,7 @@ class Sources(Record):
             env["UV_INDEX"] = " ".join([*self.extra, *env.get("UV_INDEX", "").split()])
         if self.find_links:
             env["UV_FIND_LINKS"] = ",".join([*self.find_links, *filter(None, [env.get("UV_FIND_LINKS", "")])])
-        return self._add_certificate(env)
+        return self._add_places(env)
 
     def select_environment(self) -> dict[str, str]:
         """Returns the variables that uv needs to resolve. It puts any that it gets into the addresses that the metadata
@@ -66,7 +67,7 @@ class Sources(Record):
         env = {name.lower(): value for name, value in self.environ.items() if name.lower().endswith("_proxy")}
         given = {name: value for name, value in self.environ.items() if name in self.variables or _is_for_uv(name)}
         # No package comes from a repository; git would log in to it with the user's keys.
-        return self._add_certificate({**env, **given, "NETRC": os.devnull, "GIT_ALLOW_PROTOCOL": "none"})
+        return self._add_places({**env, **given, "NETRC": os.devnull, "GIT_ALLOW_PROTOCOL": "none"})
 
     def list_options(self) -> Iterator[str]:
         """Yields the lines of uv's standard input that name these sources and those of its variables, with logins."""
@@ -81,7 +82,12 @@ class Sources(Record):
                 text = re.sub(r"[\s$]", lambda match: quote(match[0]), url)  # one word, without a variable
                 yield f"{option} {text}"
 
-    def _add_certificate(self, env: dict[str, str]) -> dict[str, str]:
+    def _add_places(self, env: dict[str, str]) -> dict[str, str]:
+        """Adds the certificate, and a cache of ours where another user can have put something into uv's own: uv takes
+        what it finds unpacked there, and executes it where it builds."""
+        usual = find_uv_cache(env)
+        if not env.get("UV_CACHE_DIR") and _is_of_others(usual):
+            env["UV_CACHE_DIR"] = str(usual.with_name("ipexctl") / "uv-cache")
         return {"SSL_CERT_FILE": self.certificate, **env} if self.certificate else env
 
     def find_dependency_confusion(self) -> str:
@@ -212,3 +218,18 @@ def is_unencrypted(url: str) -> bool:
         return not ip_address(parts.hostname or "").is_loopback
     except ValueError:
         return True
+
+
+def find_uv_cache(env: Mapping[str, str]) -> Path:
+    """Returns uv's cache by its variables."""
+    above = env.get("XDG_CACHE_HOME") or Path(env.get("HOME", "/"), ".cache")
+    return Path(env.get("UV_CACHE_DIR") or Path(above, "uv"))
+
+
+def _is_of_others(path: Path) -> bool:
+    """Whether another user owns it or the link in its place, or everybody can write there."""
+    try:
+        link, status = path.lstat(), path.stat()
+    except OSError:
+        return False
+    return {link.st_uid, status.st_uid} != {os.geteuid()} or bool(status.st_mode & stat.S_IWOTH)

@@ -529,3 +529,14 @@ def test_a_list_of_files_without_an_end_is_not_read(tmp_path: Path) -> None:
         archive.writestr(long, "x")
         archive.filelist += [long] * 300  # of which it writes the list
     assert (wheel.stat().st_size >> 20, read_unpacked_size(wheel)) == (17, 0)
+
+
+@pytest.mark.parametrize(("mode", "own"), [(None, True), (0o700, True), (0o775, True), (0o777, False)])
+def test_a_cache_of_uv_that_everybody_can_write_is_not_used(mode: int | None, own: bool, tmp_path: Path) -> None:
+    """uv takes what it finds unpacked there, whatever its hash, and executes it where it builds."""
+    cache, environ = tmp_path / ".cache/uv", {"HOME": str(tmp_path)}
+    if mode:
+        cache.mkdir(parents=True)
+        cache.chmod(mode)
+    for env in (Sources(environ=environ).select_environment(), Sources(environ=environ).build_environment()):
+        assert env.get("UV_CACHE_DIR") == (None if own else str(tmp_path / ".cache/ipexctl/uv-cache"))
