@@ -24,6 +24,7 @@ _REDIRECTION = re.compile(r"\d*&?[<>]")
 _NO_SHELL = {"yaml", "yml", "json", "toml", "cfg", "ini", "md", "rst", "txt"}
 _LEADING_OPTIONS = ("-f", "--hosts", "--limit", "-n", "--ppn")  # options of run, in the order in which they are written
 _CHAIN_LIMIT = 1000  # programs of a line that start each other, with the variables before them
+_WORDS_LIMIT = 10_000  # of a line; each is taken from the front
 _OF_LAUNCHER = {  # options of accelerate launch that trl and its like take, which their scripts do not have
     "num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "mixed_precision",
     "accelerate_config", "config_file", "launcher",
@@ -82,6 +83,7 @@ class LaunchLineReader(LaunchOptions):
         self.scheduler = ""  # in whose batch job the line starts
         self.batch = ""  # file of that job
         self.elsewhere: dict[str, str] = {}  # what another shell would replace, and which
+        self.depth = 0  # of the text that is read, in others
 
     def translate(self, launch: launch_script.FoundLaunch) -> Translation:
         """Returns the translation of a launch line. Raises `UsageError`."""
@@ -138,7 +140,10 @@ class LaunchLineReader(LaunchOptions):
             raise UsageError(what, hint="write its value, or let your own shell replace it")
 
     def _take_surroundings(self, launch: launch_script.FoundLaunch, *, in_place: bool) -> None:
-        """Takes the words of a launch line, and what stands around it; ``in_place``: the commands beside it stay."""
+        """Takes the words of a launch line, and what stands around it; ``in_place``: the commands beside it stay.
+        Raises `UsageError`."""
+        if len(launch.words) > _WORDS_LIMIT:
+            raise UsageError(f"the launch line has more than {_WORDS_LIMIT:,} words")
         self.words, self.scheduler = list(launch.words), launch.scheduler or self.scheduler
         self.read_job(launch.job)
         self.exports = {**self.exports, **launch.exports}
@@ -249,6 +254,9 @@ class LaunchLineReader(LaunchOptions):
 
     def _take_line(self, value: str, spelled: str, level: Level) -> None:
         """A command line in a word, as of ``sh -c``, or in all words, which eval joins."""
+        self.depth += 1
+        if self.depth > launch_script.NESTING_LIMIT:
+            raise UsageError(f"the launch line has commands in commands, more than {launch_script.NESTING_LIMIT} deep")
         if level.program.rest:
             value, self.words = " ".join([value, *self.words]), []
         launch = _choose_command(shell.split_marked_commands(value), self.table, f"{level.program.name}'s command")

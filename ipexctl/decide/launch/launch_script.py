@@ -35,7 +35,7 @@ class FoundLaunch(Record):
 
 HINT_TO_RUN = advise("run", "--hosts", "HOST,HOST", "SCRIPT", text="one run starts all hosts:")
 LAUNCH_LIMIT = 200  # of one text
-_NESTING_LIMIT = 8  # texts in texts: here-documents, and values that are commands
+NESTING_LIMIT = 8  # texts in texts: here-documents, and values that are commands
 
 
 def find_launches(
@@ -83,7 +83,7 @@ def find_in_commands(
     commands: Sequence[SimpleCommand], table: LaunchTable, given: Mapping[str, Value], depth: int = 0
 ) -> Iterator[FoundLaunch]:
     """Yields the launch lines among these commands, with what they have from the commands before them."""
-    if depth > _NESTING_LIMIT:
+    if depth > NESTING_LIMIT:
         return
     texts = [*map(_format, commands)]
     variables = ShellVariables(commands, given)

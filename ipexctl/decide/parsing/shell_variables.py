@@ -76,8 +76,8 @@ class ShellVariables:
             return
         if target == name:
             text = value if isinstance(value, str) else " ".join(value)
-            own = re.compile(rf"\b{name}\b")  # what it was is not known
-            if name not in self._repeated or not any(map(own.search, EXPANSION.findall(text))):
+            own = (re.search(rf"\b{name}\b", each) for each in EXPANSION.findall(text))  # what it was is not known
+            if name not in self._repeated or not any(own):
                 self.values[name] = value
             return
         if isinstance(before, str) and isinstance(value, str):

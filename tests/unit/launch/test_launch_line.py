@@ -56,6 +56,21 @@ def test_a_line_is_not_copied_for_each_of_its_words() -> None:
     assert time.process_time() - begun < 12.0
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("eval " * 500 + "python train.py", "the launch line has commands in commands, more than 8 deep"),
+        ("python " + "-W a " * 40_000 + "train.py", "the launch line has more than 10,000 words"),
+    ],
+)
+def test_a_line_costs_no_square_of_its_length(line: str, why: str) -> None:
+    """15 KB of eval took `migrate` minutes, and 5 MB of options."""
+    begun = time.process_time()
+    rows = find(f"mpirun -n 2 {line}\n")
+    assert [row[1] for row in rows] == [why]
+    assert time.process_time() - begun < 3.0
+
+
 @pytest.mark.parametrize(("line", "words", "codes"), LINES, ids=[line for line, _, _ in LINES])
 def test_a_line_becomes_these_words(line: str, words: str, codes: str) -> None:
     translation = translate_line(line, TABLE, read_file)
