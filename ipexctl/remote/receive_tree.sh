@@ -121,7 +121,7 @@ place)
     said=$(xargs -0 -n 2 sh -c '
       mode=600; if [ -x "$2" ]; then mode=700; fi
       touch -r "$2" "$0/$1" && chmod "$mode" "$0/$1" && { ln -f "$0/$1" "$2" 2>/dev/null || cp -p "$0/$1" "$2"; }
-      ' "$dir/$store" <../stored 2>&1) || fail "cannot take what came into $dir/$store: ${said##*: }"
+      ' "$up/$store" <../stored 2>&1) || fail "cannot take what came into $dir/$store: ${said##*: }"
   fi
   check_directory .
   if [ -f ../to_delete ]; then
@@ -141,7 +141,7 @@ place)
   while read -r key value _ && [ "$key" != Writeback: ]; do [ "$key" = Dirty: ] && dirty=$value; done 2>/dev/null </proc/meminfo
   [ "$dirty" -gt 262144 ] || sync -f . 2>/dev/null
   said=$(move_contents "$top/$part/tree" "$top" 2>&1) || fail "$(find . ! -type d | wc -l) files did not get into $dir: ${said##*: }"
-  if [ -f ../mark ]; then mv -f ../mark "$dir/.ipexctl-sync.json" || fail "cannot write $dir/.ipexctl-sync.json"; fi
+  if [ -f ../mark ]; then mv -f ../mark "$up/.ipexctl-sync.json" || fail "cannot write $dir/.ipexctl-sync.json"; fi
   printf '%s\n' "$dir"
   ;;
 have)

@@ -259,6 +259,18 @@ def test_the_end_of_a_transfer_removes_nothing_where_another_user_has_put_a_link
     assert [*(above / "aside").iterdir()] == []
 
 
+def test_the_end_of_a_transfer_writes_nothing_where_another_user_has_put_a_link(shell: Shell) -> None:
+    """It wrote which project this is into another one."""
+    outside = shell.there.with_name("outside")
+    for directory in (shell.there, outside):
+        directory.mkdir(mode=0o700)
+    real = "busybox mv" if "busybox" in shell.argv else "mv"
+    swap = f"mv {shell.there} {shell.there}.aside && ln -s {outside} {shell.there}"
+    shell.replace("mv", f'PATH={os.environ["PATH"]}\ncase $* in *../mark*) {swap} ;; esac\nexec {real} "$@"')
+    assert shell.place(pack({"file": "new"})) == (0, "")
+    assert [*outside.iterdir()] == []
+
+
 def test_paths_are_removed_in_many_directories_and_only_they(shell: Shell) -> None:
     names = ["a", " b", "c\n", "-d", ".e"]
     doomed = [f"{up}{name}{number}" for up in ("", "x y/", "x y/\n/") for name in names for number in range(60)]
