@@ -140,7 +140,7 @@ class _Netrc(netrc.netrc):
     """Reads a file as curl does, without its comments, in which Python's parser reads on behind the first word."""
 
     def _parse(self, file: str, fp: Iterable[str], default_netrc: bool) -> None:
-        lines = StringIO("".join("\n" if line.lstrip().startswith("#") else line for line in fp))
+        lines = StringIO("".join(line for line in fp if not line.lstrip().startswith("#")))
         super()._parse(file, lines, default_netrc)  # type: ignore[misc]
 
 

@@ -176,7 +176,7 @@ def test_logins_come_from_the_index_urls_or_from_netrc(tmp_path: Path) -> None:
     assert sources.add_login("https://host.example/x.whl") == "https://u:p%40ss@host.example/x.whl"
     assert sources.add_login("https://nobody.example/x.whl") == "https://nobody.example/x.whl"
     old, new = "#machine other.example login me password old\n", "machine other.example login me password new\n"
-    (tmp_path / ".netrc").write_text(f"{old}{new}# {old} #c {old[1:]}")
+    (tmp_path / ".netrc").write_text(f"macdef init\n# a comment\nquit\n\n{old}{new}# {old} #c {old[1:]}")
     assert sources.find_login("https://other.example/x.whl") == "me:new", "what is commented out is no login"
     (tmp_path / ".netrc").write_bytes(b"machine other.example login me password p\xe4ss\n")
     assert sources.find_login("https://other.example/x.whl") == "", "a password in Latin-1 ended install with 70"
