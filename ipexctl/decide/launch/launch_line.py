@@ -25,6 +25,7 @@ _NO_SHELL = {"yaml", "yml", "json", "toml", "cfg", "ini", "md", "rst", "txt"}
 _LEADING_OPTIONS = ("-f", "--hosts", "--limit", "-n", "--ppn")  # options of run, in the order in which they are written
 _CHAIN_LIMIT = 1000  # programs of a line that start each other, with the variables before them
 _WORDS_LIMIT = 10_000  # of a line; each is taken from the front
+_EXPORTS_LIMIT = 1000  # variables that are exported above a line
 _OF_LAUNCHER = {  # options of accelerate launch that trl and its like take, which their scripts do not have
     "num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "mixed_precision",
     "accelerate_config", "config_file", "launcher",
@@ -142,8 +143,8 @@ class LaunchLineReader(LaunchOptions):
     def _take_surroundings(self, launch: launch_script.FoundLaunch, *, in_place: bool) -> None:
         """Takes the words of a launch line, and what stands around it; ``in_place``: the commands beside it stay.
         Raises `UsageError`."""
-        if len(launch.words) > _WORDS_LIMIT:
-            raise UsageError(f"the launch line has more than {_WORDS_LIMIT:,} words")
+        if len(launch.words) > _WORDS_LIMIT or len(launch.exports) > _EXPORTS_LIMIT:
+            raise UsageError(f"the launch line has more than {_WORDS_LIMIT:,} words, or {_EXPORTS_LIMIT:,} variables")
         self.words, self.scheduler = list(launch.words), launch.scheduler or self.scheduler
         self.read_job(launch.job)
         self.exports = {**self.exports, **launch.exports}
