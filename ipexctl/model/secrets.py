@@ -19,6 +19,7 @@ _NAME = re.compile(
 _POSITION = re.compile(rb"\d+(?::\d+)?:(?!\S)")  # behind the name of a file: a line, and a column
 _VALUE = re.compile(rb"\\{1,3}[\"'][^\"'\\]*|[a-zA-Z]{0,2}(?:\"[^\"]*\"|'[^']*')|[\"']?[^\s,;&'\"]+")
 _KNOWN = re.compile(rb"(?i:[\"']?(?:true|false|none|null)[\"']?)|\"?\$(?:\{[A-Za-z_]\w*\}|[A-Z_][A-Z0-9_]*)\"?")
+_OPTION = re.compile(rb"--[a-z][\w-]*(?:=.*)?|-[a-zA-Z]")
 _FRAME = re.compile(rb'File "[^"]+\.py", line \d+, in \S')  # of a traceback, above the line of source code
 _PASSWORD = re.compile(r"(?s)://[^:/?#@\s]*:(?!\d+/)(.+)")  # also with what should be quoted: slashes, blanks
 _SCHEMES = {"bearer", "basic", "token", "apikey"}  # of a header Authorization
@@ -116,7 +117,7 @@ def _find_values(data: bytes) -> Iterator[re.Match[bytes]]:
         if secret and is_file and _POSITION.match(data, name.end()):
             continue
         value = _VALUE.match(data, name.end()) if secret else None
-        if value and (_KNOWN.fullmatch(value[0]) or (name[2] and value[0].startswith(b"-"))):
+        if value and (_KNOWN.fullmatch(value[0]) or (name[2] and _OPTION.fullmatch(value[0]))):
             continue  # a word of the language, a variable, or the next option
         if value and not _is_expression(data, name.start(), value[0]):
             yield value

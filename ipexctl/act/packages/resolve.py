@@ -249,10 +249,12 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
 
 def _measure_process(pid: int) -> tuple[int, int, int]:
     """Whole seconds of CPU, bytes of memory, and bytes written by a process; 0 where that is not known (no /proc)."""
+    written = 0
+    with suppress(OSError, ValueError, IndexError):  # some kernels show it to root alone
+        written = int(Path(f"/proc/{pid}/io").read_text().split()[3])
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         seconds = (int(words[11]) + int(words[12])) // os.sysconf("SC_CLK_TCK")
-        written = int(Path(f"/proc/{pid}/io").read_text().split()[3])
         return seconds, int(words[21]) * os.sysconf("SC_PAGE_SIZE"), written
     except (OSError, ValueError, IndexError):
         return 0, 0, 0
