@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TypeVar
 
 from ipexctl.model.hosts import Channel
@@ -61,5 +61,6 @@ class StallTimer(AbstractContextManager["StallTimer"]):
         while not self._over.wait(max(0.05, min(1.0, self._until - time.monotonic()))):
             if time.monotonic() > self._until:
                 self.stalled = True
-                self._stop()
+                with suppress(EOFError, OSError):  # the connection is lost already
+                    self._stop()
                 return

@@ -8,6 +8,7 @@ import pytest
 
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.ssh import Links
+from ipexctl.act.threads import StallTimer
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, HostFailed, Progress, StepEnded, StepStarted
 from ipexctl.model.hosts import Command, Completed, Host, Link, LinkError, Opener
@@ -167,3 +168,15 @@ def test_breaking_off_ends_a_worker_that_floods_events() -> None:
     time.sleep(0.1)  # until the queue is full
     story.close()
     assert fanout_threads() == []
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_connection_that_is_lost_already_is_stopped_without_a_traceback() -> None:
+    def close() -> None:
+        raise EOFError  # Paramiko's, which cannot send this any more
+
+    before = {*threading.enumerate()}
+    with StallTimer(close, 0.05) as timer:
+        for thread in {*threading.enumerate()} - before:
+            thread.join(10)
+    assert timer.stalled
