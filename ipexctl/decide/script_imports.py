@@ -25,20 +25,9 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 _IMPORT = re.compile(r"\b(?:import|from)\b")
 _LONG_NAME = re.compile(r"\b(?:\w+\s*\.\s*){100}")  # for which Python's parser takes the square of its length
 _F_STRING = re.compile(r"[fF][rR]?['\"]")
-_MESSAGES = {
-    "require_version",
-    "print",
-    "warn",
-    "warning",
-    "info",
-    "error",
-    "critical",
-    "debug",
-    "log",
-    "exit",
-    "write",
-}
-_MESSAGES |= {"write", "field", "add_argument", "ArgumentParser"}  # calls whose texts are for people
+# Calls whose texts are for people.
+_MESSAGES = {"require_version", "print", "warn", "warning", "info", "error", "critical", "debug", "log", "exit"}
+_MESSAGES |= {"write", "field", "add_argument", "ArgumentParser"}
 _RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
 _OTHER = (ast.Not, ast.Eq, ast.NotIn, ast.Is, ast.Lt, ast.LtE)  # what is not true because there are ranks
 

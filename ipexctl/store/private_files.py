@@ -77,6 +77,21 @@ def _find_open_directory(directory: Path) -> Path | None:
     return None
 
 
+def belongs_to_others(directory: Path) -> bool:
+    """Returns whether another user owns it or the link in its place, or everybody can write there: what is in it may be
+    anybody's."""
+    try:
+        link, status = directory.lstat(), directory.stat()
+    except OSError:
+        return False
+    return {link.st_uid, status.st_uid} != {os.geteuid()} or bool(status.st_mode & stat.S_IWOTH)
+
+
+def measure_room(path: Path) -> int:
+    """Returns the bytes that are free where a path is or will be. Raises `OSError`."""
+    return shutil.disk_usage(next(at for at in (path, *path.absolute().parents) if at.exists())).free
+
+
 def describe_error(error: OSError) -> str:
     """Say what the system refused, without the path."""
     return (os.strerror(error.errno) if error.errno else str(error)).lower()

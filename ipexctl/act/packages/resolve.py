@@ -41,7 +41,7 @@ from ipexctl.model.stack import Arch
 from ipexctl.model.text import format_size, printable, strip_credentials
 from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import Lock, Wheel, parse_wheel_name
-from ipexctl.store.private_files import read_regular_file, refuse_os_errors, write_private_file
+from ipexctl.store.private_files import measure_room, read_regular_file, refuse_os_errors, write_private_file
 
 
 class WheelTarget(NamedTuple):
@@ -209,8 +209,7 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
     seconds without a line of its log and a second of CPU, a slow index gets the time it needs; or for its memory, or
     for what it writes. What it was unpacking then goes."""
     cache = Path(os.path.realpath(find_uv_cache(env)))
-    near = next(path for path in (cache, *cache.parents) if path.exists())
-    room = min(_UV_DISK_LIMIT, shutil.disk_usage(near).free // 2)
+    room = min(_UV_DISK_LIMIT, measure_room(cache) // 2)
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:
         stdin.write(text.encode())
         stdin.seek(0)

@@ -7,7 +7,6 @@ import configparser
 import netrc
 import os
 import re
-import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from io import StringIO
@@ -19,6 +18,7 @@ from ipexctl.act.context import Limits
 from ipexctl.act.inputs import expand_home
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.text import strip_credentials
+from ipexctl.store.private_files import belongs_to_others
 
 _FILE_LIMIT = 1 << 20  # of pip's configuration and ~/.netrc, which is read for each URL
 _UV_SOURCES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
@@ -86,7 +86,7 @@ class Sources(Record):
         """Adds the certificate, and a cache of ours where another user can have put something into uv's own: uv takes
         what it finds unpacked there, and executes it where it builds."""
         usual = find_uv_cache(env)
-        if not env.get("UV_CACHE_DIR") and _is_of_others(usual):
+        if not env.get("UV_CACHE_DIR") and belongs_to_others(usual):
             env["UV_CACHE_DIR"] = str(usual.with_name("ipexctl") / "uv-cache")
         return {"SSL_CERT_FILE": self.certificate, **env} if self.certificate else env
 
@@ -224,12 +224,3 @@ def find_uv_cache(env: Mapping[str, str]) -> Path:
     """Returns uv's cache by its variables."""
     above = env.get("XDG_CACHE_HOME") or Path(env.get("HOME", "/"), ".cache")
     return Path(env.get("UV_CACHE_DIR") or Path(above, "uv"))
-
-
-def _is_of_others(path: Path) -> bool:
-    """Whether another user owns it or the link in its place, or everybody can write there."""
-    try:
-        link, status = path.lstat(), path.stat()
-    except OSError:
-        return False
-    return {link.st_uid, status.st_uid} != {os.geteuid()} or bool(status.st_mode & stat.S_IWOTH)

@@ -9,7 +9,6 @@ import io
 import os
 import re
 import secrets
-import shutil
 import socket
 import stat
 import tarfile
@@ -25,6 +24,7 @@ from ipexctl.model.text import format_size, printable
 from ipexctl.protocol.paths import PART
 from ipexctl.store.private_files import (
     make_private_directories,
+    measure_room,
     read_regular_file,
     remove_directories,
     sync_file_system,
@@ -195,7 +195,7 @@ class _Header(tarfile.TarInfo):
 
 def describe_lack(into: Path, need: int) -> str:
     """Returns why so many bytes have no room where ``into`` is or will be; "" where they have."""
-    free = shutil.disk_usage(next(at for at in (into, *into.absolute().parents) if at.exists())).free
+    free = measure_room(into)
     what = f"no space left on this machine: need {format_size(need)}, {format_size(free)} free in {into}"
     return what if need > free else ""
 

@@ -14,8 +14,8 @@ import socket
 import stat
 import threading
 import time
-from contextlib import suppress
-from typing import Any, Dict, List, Optional, Tuple
+from contextlib import contextmanager, suppress
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from ipexctl.protocol import messages, paths
 from ipexctl.protocol.codec import MESSAGE_LIMIT, DamagedError, decode, encode
@@ -104,25 +104,31 @@ class Carrier:
             self.state["old"] = {}
         self.write_state()
 
-    def empty_store(self) -> None:
-        """Removes what is in the directory that is looked at, whatever is renamed to its place meanwhile."""
-        with suppress(OSError):  # else there is none
-            at = os.open(self.store, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    @contextmanager
+    def open_store(self) -> Iterator[str]:
+        """The store, to remove from it, whatever is put in its place meanwhile. Raises `OSError`, also where it is not
+        ours: another user, who may write above, has put it there."""
+        at = os.open(self.store, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
             top = "/proc/self/fd/%d" % at
-            for name in os.listdir(top) if _is_store(top) else ():
+            if os.fstat(at).st_uid != os.geteuid() or not _is_store(top):
+                raise OSError(errno.EPERM, "no store of ours")
+            yield top
+        finally:
+            os.close(at)
+
+    def empty_store(self) -> None:
+        """Removes what is in it."""
+        with suppress(OSError), self.open_store() as top:  # else there is none
+            for name in os.listdir(top):
                 files.remove_directory(os.path.join(top, name))
                 with suppress(OSError):  # it was a directory
                     os.unlink(os.path.join(top, name))
-            os.close(at)
 
     def remove(self, *names: str) -> None:
-        """Removes a directory of the store; of what another user, who may write above, has put in its place nothing."""
-        with suppress(OSError):
-            at = os.open(self.store, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            top = "/proc/self/fd/%d" % at
-            if os.fstat(at).st_uid == os.geteuid() and _is_store(top):
-                shutil.rmtree(os.path.join(top, *names), ignore_errors=True)
-            os.close(at)
+        """Removes a directory of it."""
+        with suppress(OSError), self.open_store() as top:
+            shutil.rmtree(os.path.join(top, *names), ignore_errors=True)
 
     def write_state(self) -> None:
         with suppress(OSError):  # of a disk that is full: then less is known after a restart
