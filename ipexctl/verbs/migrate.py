@@ -37,6 +37,12 @@ class LaunchLines:
         """Returns what a line alone becomes. Raises as `translate`."""
         return translate_line(line, self.table, self._read)
 
+    def try_line(self, line: str) -> Translation | None:
+        """Returns what a line alone becomes; None for what cannot be translated."""
+        with suppress(UsageError, ValueError):
+            return self.translate_line(line)
+        return None
+
     def _read(self, name: str) -> str:
         return read_input(name, cwd=self.cwd).text
 
@@ -47,14 +53,9 @@ def migrate(file: str) -> Workflow[None]:
         first = next(iter(sorted(Path(file).glob("*.py"))), None)
         hint = advise("migrate", str(first), text="one file at a time:") if first else None
         raise UsageError(f"{printable(file, 300)} is a directory", hint=hint)
-    if " " in file and not Path(file).exists():
-        try:
-            LaunchLines().translate_line(file)
-        except (UsageError, ValueError):
-            pass
-        else:
-            words = ("--dry-run", "--from-mpirun", file)
-            raise UsageError(f"{printable(file, 300)} is a launch line, and no file", hint=advise("run", *words))
+    if " " in file and not Path(file).exists() and LaunchLines().try_line(file):
+        words = ("--dry-run", "--from-mpirun", file)
+        raise UsageError(f"{printable(file, 300)} is a launch line, and no file", hint=advise("run", *words))
     text, imported = read_input(file).text, dict[str, int]()
     changed_options = migration.list_rules_of_retired_options(parse_options(read_data("options.toml")))
     rules = (*migration.parse_rules(read_data("migrate.toml")), *changed_options)

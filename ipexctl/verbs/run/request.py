@@ -187,11 +187,11 @@ def _refuse_command_line(word: str, args: tuple[str, ...]) -> None:
 
     lines, line = LaunchLines(), shlex.join((word, *args)) if args else word
     known = lines.table.find_program((word, *args))
-    if is_program_name(word) and (known is None or known[0].kind != "prefix" or known[0].name == "python"):
+    starts_others = known is not None and known[0].kind == "prefix" and known[0].name != "python"
+    if is_program_name(word) and not starts_others:
         return
-    try:
-        translation = lines.translate_line(line)
-    except (UsageError, ValueError):  # what cannot be translated
+    translation = lines.try_line(line)
+    if translation is None:
         return
     options, script = translation.options, translation.script
     if "-m" not in options and not Path(script[0]).is_file():
@@ -223,10 +223,9 @@ def _refuse_launcher(word: str, line: str, args: tuple[str, ...]) -> None:
     if engine:
         words = ("--engine", engine, *words)
     launch = f"{line} {shlex.join(args)}"
-    with suppress(UsageError, ValueError):  # what cannot be translated
-        translation = lines.translate_line(launch)
-        if not engine or (begin and not translation.notes):
-            words = ("--from-mpirun", launch)
+    translation = lines.try_line(launch)
+    if translation and (not engine or (begin and not translation.notes)):
+        words = ("--from-mpirun", launch)
     if module:
         words = ("-m", module, *args[1:])
     what = f"{printable(word, 200)} starts ranks by itself, and here would be started once for each rank"
