@@ -14,7 +14,7 @@ from ipexctl.decide.launch.dialects import get_dialect
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.launch import Launch, NodePlan
 from ipexctl.model.tasks import Run
-from ipexctl.model.text import format_cpus, pluralize
+from ipexctl.model.text import format_cpus, pluralize, printable
 
 _NOT_WRITTEN = {"HOME", "USER", "LOGNAME", "MASTER_PORT"}  # the login sets them; the port is the script's own
 _PORT = 29500  # torch's own
@@ -50,6 +50,7 @@ def write_launch(launch: Launch, form: str, template: str) -> str:
         "cpu_list": format_cpus,
         "words": shlex.join,
         "file_name": lambda text: re.sub(r"[^\w.-]", "-", text) or "run",
+        "printable": printable,
         "limit_word": partial(_limit_length, launch),
     }
     secrets = sorted({name for node in launch.nodes for name, setting in node.env.items() if setting.secret})

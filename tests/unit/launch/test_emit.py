@@ -50,6 +50,12 @@ def test_no_form_holds_a_secret_and_all_ask_for_it_in_a_script_that_a_shell_can_
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_a_line_end_in_the_name_of_a_script_begins_no_line_of_the_launch(form: str) -> None:
+    text = written(launch(Run(script="a\ntouch pwned;.py", ppn=2)), form)
+    assert "\ntouch pwned;.py:" not in text
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_impi_is_written_only_for_what_starts_an_mpirun(form: str) -> None:
     two = launch(Run(script="train.py", ppn=2, backend="impi"), impi=True)
     if form in {"sbatch", "torchrun"}:
