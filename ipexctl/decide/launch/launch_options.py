@@ -2,12 +2,13 @@
 
 import re
 
+from ipexctl.decide.facts.numbers import parse_cpu_mask
 from ipexctl.decide.launch.launch_counts import Level
 from ipexctl.decide.launch.launch_table import LaunchTable
 from ipexctl.decide.launch.launch_words import LaunchWords
 from ipexctl.decide.parsing.shell import END, remove_marks, split_marked_commands
 from ipexctl.model.errors import Note, UsageError, advise
-from ipexctl.model.text import printable, read_seconds
+from ipexctl.model.text import format_cpus, printable, read_seconds
 
 _NAME = re.compile(r"(?:\[[^\[\]]*\]|[^,\[\]]|[\[\]])+")  # between commas outside of brackets
 
@@ -210,6 +211,15 @@ class LaunchOptions(LaunchWords):
     def _take_warnings(self, value: str, spelled: str, level: Level) -> None:
         before = self.options.get("-e PYTHONWARNINGS", ("", ""))[1].partition("=")[2]
         self.set_variable("PYTHONWARNINGS=" + ",".join(filter(None, (before, value))))
+
+    def _take_mask(self, value: str, spelled: str, level: Level) -> None:
+        """The mask of taskset, unless its list of CPUs was there."""
+        if "--cpus" in level.given:
+            self.words.insert(0, value)
+        elif cpus := parse_cpu_mask(value.lower().removeprefix("0x")):
+            self.set_option("--cpus", format_cpus(cpus), spelled)
+        else:
+            self._take_refused(value, "MASK", level)
 
     def _take_seconds(self, value: str, spelled: str, level: Level) -> None:
         try:

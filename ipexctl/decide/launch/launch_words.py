@@ -7,6 +7,7 @@ from functools import cache
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from ipexctl.decide.facts.numbers import parse_cpu_list
 from ipexctl.decide.launch.launch_table import LaunchTable, match_name
 from ipexctl.decide.parsing.shell import END, QUOTED, quote_word, remove_marks
 from ipexctl.model.errors import Note, UsageError
@@ -23,7 +24,10 @@ _WHY_LEFT = {  # code → why words of the line are left out
     "value": "a shell would have replaced it",
     "option": "run has nothing in its place",
 }
-_DEFAULTS = {("--port", "0"), ("--instance", "-1"), ("--instance", "")}  # a free port, all instances: as without
+_DEFAULTS = {  # a free port, all instances, all CPUs: as without
+    ("--port", "0"), ("--instance", "-1"), ("--instance", ""), ("--cpus", "all"), ("--numa", "all"),
+}  # fmt: skip
+_STEPS = re.compile(r"\b([0-9]{1,4})-([0-9]{1,4}):([1-9][0-9]{0,3})\b")  # of taskset
 _INTERFACE = re.compile(r"[A-Za-z0-9][\w.:@-]*")
 
 
@@ -73,6 +77,10 @@ class LaunchWords:
     def set_option(self, option: str, value: str, spelled: str) -> None:
         """Gives ``run`` an option with the value of ``spelled``; a switch has none. Raises `UsageError` as run does."""
         shown = printable(f"{spelled} {remove_marks(value)}".strip())
+        if option == "--cpus" and END not in value:
+            value = _STEPS.sub(
+                lambda each: ",".join(map(str, range(int(each[1]), int(each[2]) + 1, int(each[3])))), value
+            )
         if option == "--iface" and not (_INTERFACE.fullmatch(value) or END in value):
             self.leave("option", shown)
         elif (option, value) in _DEFAULTS:
@@ -134,6 +142,8 @@ def _refuse_value(option: str, value: str) -> str:
     if option not in list_run_options() or END in value:
         return ""
     kind, flag = list_run_options()[option]
+    if option in {"--cpus", "--numa"}:
+        return "" if parse_cpu_list(value) else "takes numbers and ranges such as 0-3,8"
     if get_origin(kind) is Literal:
         return "" if value in get_args(kind) else f"is one of {', '.join(get_args(kind))}"
     if kind is int or kind is float:
