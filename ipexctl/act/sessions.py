@@ -25,14 +25,15 @@ _log = logging.getLogger(__name__)
 # Reads the program, whose length is known, and leaves the rest of the input to it.
 BOOT = """import sys, zlib
 exec(compile(zlib.decompress(sys.stdin.buffer.read(int(sys.argv[1]))), '<ipexctl>', 'exec'))"""
+_OWN_MODULES = {"install": ("confirmation", "environments", "places", "programs", "uv")}
 _SILENCE_TIMEOUT = 30.0  # seconds without a sign of life after which the host counts as lost
 _EXIT_TIMEOUT = 5.0  # seconds that a program may take to end
 
 
 def load_session_program(name: str) -> str:
     """Returns a session program with the modules it imports, as text: "install", "relay", "netcheck"."""
-    others = ("remote.session.loop", "remote.session.relay", "remote.agent.procs")
-    return agent.build_program(f"remote.session.{name}", *others)
+    others = ("loop", "relay", *_OWN_MODULES.get(name, ()))
+    return agent.build_program(f"remote.session.{name}", "remote.agent.procs", *(f"remote.session.{o}" for o in others))
 
 
 class Session(AbstractContextManager["Session"]):

@@ -1,5 +1,5 @@
 # Who may own and write what ipexctl executes on a host, for every script that executes it; `find_store_fault` of
-# session/install.py says the same of environments. POSIX sh; stands before other scripts.
+# session/places.py says the same of environments. POSIX sh; stands before other scripts.
 newline='
 '
 shared=''

@@ -17,44 +17,55 @@ On disk, for the environment ``/x/env``:
 import errno
 import fcntl
 import glob
-import hashlib
-import hmac
 import io
 import json
 import os
-import pwd
 import shutil
 import signal
 import socket
-import stat
-import subprocess
-import tempfile
 import threading
 import time
 from contextlib import suppress
-from typing import Any, BinaryIO, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, BinaryIO, Dict, List, Optional, Set
 
 from ipexctl.protocol import session as messages
 from ipexctl.protocol.paths import AGENTS, MARKER, RUNS
 from ipexctl.protocol.session import SessionError
 from ipexctl.remote.agent import procs
 from ipexctl.remote.session import relay
-from ipexctl.remote.session.loop import ENDED, end_session, report_progress, serve_requests
+from ipexctl.remote.session.confirmation import CONFIRM_TIMEOUT, is_confirmed, prove_token
+from ipexctl.remote.session.environments import (
+    NOT_ENVIRONMENTS,
+    fsync_directory,
+    link_environment,
+    list_environments,
+    list_packages,
+    read_marker,
+)
+from ipexctl.remote.session.loop import end_session, report_progress, serve_requests
+from ipexctl.remote.session.places import (
+    USUAL_PLACES,
+    check_store,
+    find_nearest_directory,
+    find_obstacle,
+    find_store_fault,
+    get_user_name,
+    list_directory,
+    list_mounts,
+    make_store,
+    measure_room,
+)
+from ipexctl.remote.session.programs import execute
+from ipexctl.remote.session.uv import build_uv_environment, choose_uv_cache, find_uv, run_uv
 
 Origin = List[Any]  # [host, port]
-Watch = Optional[Callable[[int], Any]]  # takes the process id; returns something that changes with progress
 
-NOT_ENVIRONMENTS = ("lock", "bin", "cache", "tokens", "wheels")  # beside the environments
 TOKEN_LIFETIME = 3600.0  # seconds after which a token belongs to no running install
 BUILD_TIMEOUT = 3600.0  # seconds that unpacking everything may take
-CONFIRM_TIMEOUT = 60.0  # seconds between a switch and its confirmation, after which the controller counts as gone
 LINGER_SECONDS = 10.0  # seconds for which the host that decides can be asked after the controller has gone
 # Requests that change something: only for the holder of the lock.
 CHANGES = ("make_room", "serve", "fetch", "clean", "build", "mark", "switch", "confirm", "go_back", "remove_unused")
 CONFIRMED = "tmp/confirmed"  # below the store of the host that decides: all hosts stay with the new environment
-
-
-# requests.
 
 
 class InstallSession(relay.FileRelay):
@@ -453,208 +464,11 @@ class InstallSession(relay.FileRelay):
         return messages.Removed([], ids)
 
 
-# environments on the disk.
-
-
-def find_store_fault(base: str) -> str:
-    """Why there may be no directory of environments at ``base``, or nothing in that one be used or executed: somebody
-    else could put files into it, another one in its place, or has put something there. The same in sh is
-    remote/ownership.sh. Empty where nothing is wrong with it."""
-    near = os.path.abspath(find_nearest_directory(os.path.dirname(base)))
-    try:
-        fault = find_way_fault(os.path.realpath(near), base) or find_way_fault(near, base)
-    except OSError as error:  # it has just gone away
-        fault = "%s: %s" % (error.filename, error.strerror)
-    if fault:
-        return fault
-    if os.path.lexists(base) and not os.path.isdir(base):
-        return "%s is not a directory" % base
-    entries = [os.path.join(base, name) for name in ("", *list_directory(base))]
-    paths = [os.path.join(entry, name) for entry in entries for name in ("", "bin", "lib")]
-    return next(filter(None, (relay.find_owner_fault(path.rstrip("/")) for path in paths)), "")
-
-
-def find_way_fault(above: str, below: str) -> str:
-    """Why others can put another directory, or link, in the place of one of these, up to the top, or of ``below``.
-    Raises `OSError`."""
-    accounts = (0, os.getuid())
-    while True:
-        info = os.lstat(above)
-        if info.st_mode & stat.S_IWOTH and stat.S_ISDIR(info.st_mode):  # a group is trusted with what it shares
-            if not info.st_mode & stat.S_ISVTX:
-                return "%s can be written by everybody (mode %04o)" % (above, info.st_mode & 0o7777)
-            if info.st_uid not in accounts:
-                return "%s belongs to another user, and can be written by everybody" % above
-            if os.path.lexists(below) and os.lstat(below).st_uid not in accounts:
-                return "%s belongs to another user, and %s can be written by everybody" % (below, above)
-        if above == "/":
-            return ""
-        above, below = os.path.dirname(above), above
-
-
-def check_store(base: str) -> None:
-    """Raises `SessionError` ("foreign") where `find_store_fault` finds something."""
-    fault = find_store_fault(base)
-    if fault:
-        raise SessionError("foreign", fault)
-
-
-def make_store(base: str) -> None:
-    """Once it is there and ours, nobody else can put another in its place. Raises `SessionError` as `check_store`."""
-    os.makedirs(base, mode=0o755, exist_ok=True)
-    check_store(base)
-
-
-def find_nearest_directory(path: str) -> str:
-    while not os.path.isdir(path):
-        path = os.path.dirname(path) or os.curdir
-    return path
-
-
-def get_user_name() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return "user %d" % os.getuid()
-
-
-def find_mount(path: str) -> str:
-    path = os.path.realpath(path)
-    return path if os.path.ismount(path) else find_mount(os.path.dirname(path))
-
-
-USUAL_PLACES = ("/scratch", "/data", "/work", "/local", "/srv", "/opt", "/var/tmp")  # where hosts often have room
-MOUNT_LIMIT = 32  # file systems that are looked at
-NO_DISKS = ("tmpfs", "devtmpfs", "ramfs", "overlay", "squashfs", "iso9660")  # kinds that are gone, or no disk
-
-
-def list_mounts() -> List[str]:
-    """Returns where disks and network file systems are mounted."""
-    try:
-        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
-            rows = [line.split()[1:3] for line in mounts]
-    except OSError:
-        return []
-    kept = [path for path, kind in rows if kind not in NO_DISKS and not path.startswith(("/proc", "/sys", "/dev"))]
-    return [path for path in kept if "\\" not in path and path != "/"][:MOUNT_LIMIT]
-
-
-def find_obstacle(path: str) -> str:
-    """Why no environment can be in an existing directory; empty where one can."""
-    flags = os.statvfs(path).f_flag
-    for flag, how in ((os.ST_RDONLY, "read-only"), (os.ST_NOEXEC, "noexec")):
-        if flags & flag:
-            return "no environment can be in %s: %s is mounted %s" % (path, find_mount(path), how)
-    if os.access(path, os.W_OK | os.X_OK):
-        return ""
-    return "%s cannot be written by %s" % (path, get_user_name())
-
-
-def measure_room(path: str) -> Tuple[int, Optional[int], str]:
-    """Returns bytes and files (None: any number) for which there is room in an existing directory, and whose limit that
-    is: a quota's, where the host's own `quota` tells of one (of network file systems, too)."""
-    space = os.statvfs(path)
-    free, files, at = space.f_bavail * space.f_frsize, space.f_favail if space.f_files else None, path
-    argv, pipe, null = ["quota", "-w", "-p", "-f", find_mount(path)], subprocess.PIPE, subprocess.DEVNULL
-    try:
-        output = subprocess.run(argv, stdin=null, stdout=pipe, stderr=null, timeout=5).stdout.decode("utf-8", "replace")
-    except (OSError, subprocess.TimeoutExpired):
-        output = ""
-    # The last line: file system, blocks of 1 KiB (used, a star beyond the soft limit; soft; hard; grace), files alike.
-    words = ["", *output.splitlines()][-1].replace("*", "").split()[1:]
-    if len(words) == 8 and all(map(str.isdigit, words)):
-        used, soft, hard, _, used_files, soft_files, hard_files, _ = map(int, words)
-        limited = max(((hard or soft) - used) << 10, 0) if hard or soft else free
-        if limited < free:
-            free, at = limited, "%s (quota of %s)" % (path, get_user_name())
-        if hard_files or soft_files:
-            files = max((hard_files or soft_files) - used_files, 0)
-    return free, files, at
-
-
-def list_directory(path: str) -> List[str]:
-    return sorted(os.listdir(path)) if os.path.isdir(path) else []
-
-
-def list_packages(environment: str) -> Dict[str, str]:
-    """Returns names and versions of what is installed, from the directories' names."""
-    versions: Dict[str, str] = {}
-    library = os.path.join(environment, "lib")
-    for python in list_directory(library):
-        for name in list_directory(os.path.join(library, python, "site-packages")):
-            package, _, version = name[: -len(".dist-info")].rpartition("-")
-            if name.endswith(".dist-info") and package:
-                versions[package] = version
-    return versions
-
-
 def end_holder(pid: int, lock: str) -> None:
     """Ends the session that has this lock open; with a shared file system it may be another host's."""
     with suppress(OSError):
         if any(os.path.samefile(file, lock) for file in glob.glob("/proc/%d/fd/*" % pid)):
             os.kill(pid, signal.SIGTERM)
-
-
-def list_environments(base: str) -> List[str]:
-    """Complete environments: they have a marker."""
-    names = [name for name in list_directory(base) if name not in NOT_ENVIRONMENTS]
-    return [name for name in names if read_marker(os.path.join(base, name)) is not None]
-
-
-def read_marker(directory: str) -> Any:
-    try:
-        with open(os.path.join(directory, MARKER), "rb") as file:
-            return json.loads(file.read(1 << 20).decode())
-    except (OSError, ValueError):
-        return None
-
-
-def link_environment(source: str, target: str, tmp: str) -> None:
-    """Makes an environment with the files of another: hard links, or copies where there can be none. Small files that
-    name the environment itself (scripts, settings) are written anew. An installer replaces files, it changes none."""
-    linked, old, new = os.path.join(tmp, "linked"), *(os.fsencode("/" + os.path.basename(p)) for p in (source, target))
-    for option in ("-al", "-a"):
-        relay.remove_path(linked)
-        status, _, errors = execute(
-            ["cp", option, source, linked], dict(os.environ), None, relay.DISK_TIMEOUT, relay.DISK_TIMEOUT
-        )
-        if status == 0:
-            break
-    else:
-        raise SessionError("no-space" if "No space" in errors else "step", "cp failed", errors=errors[-4000:])
-    os.unlink(os.path.join(linked, MARKER))
-    for pattern in ("pyvenv.cfg", "bin/*", "lib/*/site-packages/*.pth"):
-        for path in glob.glob(os.path.join(linked, pattern)):
-            data = b""
-            if not os.path.islink(path) and os.path.getsize(path) < 1 << 20:
-                data = procs.read_file(path)
-            if old in data:
-                with open(path + ".new", "wb") as file:
-                    file.write(data.replace(old, new))
-                shutil.copymode(path, path + ".new")
-                os.rename(path + ".new", path)
-    os.rename(linked, target)
-
-
-def find_uv(base: str, uv: Dict[str, Any]) -> Optional[str]:
-    """Returns the controller's own uv: at its path if this host sees it, or where an earlier install put it."""
-    ours = os.path.join(base, "bin", "uv-" + uv["version"])
-    for path in (ours, os.path.realpath(uv["path"])):  # a link on the way may lead elsewhere later
-        same = relay.get_readable_size(path) == uv["size"] and relay.hash_file(path) == uv["sha256"]
-        if same and (path == ours or is_safe_from_others(path)):
-            return path
-    return None
-
-
-def is_safe_from_others(path: str) -> bool:
-    """Returns whether nobody but this account and root can change an existing file, or put another in its place: what
-    is executed later is then what was hashed."""
-    path = os.path.realpath(path)
-    info = os.stat(path)
-    shared = bool(info.st_mode & 0o022) and not (stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX)
-    if shared or info.st_uid not in (0, os.getuid()):
-        return False
-    return path == "/" or is_safe_from_others(os.path.dirname(path))
 
 
 def find_unreachable(origins: List[Origin]) -> List[Origin]:
@@ -677,147 +491,6 @@ def find_unreachable(origins: List[Origin]) -> List[Origin]:
     for thread in threads:
         thread.join(max(0.0, end - time.time()))
     return list(unreachable)
-
-
-def prove_token(token: str, role: str, question: str) -> bytes:
-    """Returns what only one who knows the token can say to this question, in this role."""
-    return hmac.new(token.encode(), ("%s %s" % (role, question)).encode(), hashlib.sha256).hexdigest().encode()
-
-
-def is_confirmed(base: str, token: str) -> bool:
-    """Returns whether the host that decides stays with the new environment, which it says in time. It answers 404 until
-    it knows, and not at all after it has gone back; who does not know the token cannot answer in its place."""
-    answers: List[bool] = []
-    asking = threading.Thread(target=lambda: answers.append(_ask_for_confirmation(base, token)), daemon=True)
-    asking.start()
-    asking.join(2 * CONFIRM_TIMEOUT)  # an answer may be one without an end, and this host holds the lock
-    return answers == [True]
-
-
-def _ask_for_confirmation(base: str, token: str) -> bool:
-    import http.client  # as above
-    import urllib.error
-    import urllib.request
-
-    question = relay.make_token()
-    proof = prove_token(token, "asks", question).decode()
-    request = urllib.request.Request(base + "/" + question, headers={"Authorization": proof})
-    until = time.monotonic() + CONFIRM_TIMEOUT
-    while time.monotonic() < until:
-        try:
-            with relay.open_directly(request, 5) as answer:
-                return hmac.compare_digest(answer.read(100), prove_token(token, "stays", question))
-        except urllib.error.HTTPError:
-            time.sleep(0.1)
-        except (OSError, http.client.HTTPException):
-            break
-    return False
-
-
-def fsync_directory(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-# programs.
-
-
-def execute(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, timeout: float) -> Tuple[int, str, str]:
-    """Runs a program to its end; returns (status, output, errors). Ended when the controller is gone, after
-    ``timeout`` seconds, or when ``watch`` has seen no progress for ``stall`` seconds."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        files: Dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
-        child = subprocess.Popen(argv, env=env, **files, start_new_session=True, preexec_fn=procs.die_with_parent)
-        began = moved = beat = time.time()
-        last = None
-        reason = None
-        while child.poll() is None:
-            ENDED.wait(0.1)
-            now = time.time()
-            if watch and now - beat >= 0.5:
-                beat, mark = now, watch(child.pid)
-                if mark != last:
-                    last, moved = mark, now
-            if ENDED.is_set():
-                reason = "gone"
-            elif now - began > timeout:
-                reason = "took more than %d s" % timeout
-            elif watch and now - moved > stall:
-                reason = "no progress for %d s" % stall
-            if reason:
-                kill_process_group(child)
-        texts = []
-        for file in (out, err):
-            file.seek(max(0, file.seek(0, 2) - 65536))
-            texts.append(file.read().decode("utf-8", "replace"))
-    if reason == "gone":
-        raise SessionError("gone", "the controller is gone")
-    if reason:
-        raise SessionError("stalled", reason, errors=texts[1][-2000:])
-    return child.returncode, texts[0], texts[1]
-
-
-def kill_process_group(child: "subprocess.Popen[bytes]") -> None:
-    for sign, wait in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
-        with suppress(OSError):
-            os.killpg(child.pid, sign)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(wait)
-
-
-def build_uv_environment(tmp: str, cache: str, stall: float) -> Dict[str, str]:
-    """Returns all variables of uv: nothing of the account's own configuration but proxies and certificates."""
-    env = {
-        "HOME": os.path.expanduser("~"),
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "LC_ALL": "C.UTF-8",
-        "TMPDIR": tmp,
-        "UV_CACHE_DIR": cache,
-        "UV_NO_CONFIG": "1",
-        "UV_NO_PROGRESS": "1",
-        "UV_PYTHON_DOWNLOADS": "never",
-        "UV_LINK_MODE": "hardlink",
-        "UV_HTTP_TIMEOUT": str(int(max(1, stall / 3))),
-        "UV_HTTP_RETRIES": "2",
-        "NO_COLOR": "1",
-        "NETRC": os.devnull,  # its logins would go wherever a lock of somebody else leads; wheels have their own
-    }
-    proxies = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
-    env.update({name: os.environ[name] for name in (*proxies, *map(str.upper, proxies)) if name in os.environ})
-    for bundle in ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"):
-        if os.path.exists(bundle):  # the host's own authorities, as its administrator wants them
-            return dict(env, SSL_CERT_FILE=bundle, UV_SYSTEM_CERTS="1", UV_NATIVE_TLS="1")
-    return env
-
-
-def run_uv(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, timeout: float) -> None:
-    status, _, errors = execute(argv, env, watch, stall, timeout)
-    if status == 0:
-        return
-    code = "step"
-    if "No space left" in errors or "os error 28" in errors:
-        code = "no-space"
-    elif "Hash mismatch" in errors or "hash mismatch" in errors:
-        code = "hash"
-    elif "Failed to fetch" in errors or "error sending request" in errors or "Failed to download" in errors:
-        code = "index"
-    raise SessionError(code, "uv %s failed (status %d)" % (" ".join(argv[1:3]), status), errors=errors[-4000:])
-
-
-def choose_uv_cache(base: str) -> str:
-    """uv's own cache where hard links from it are possible (a second install costs nothing) and nobody else can have
-    put something there, which uv takes without another look at its hash; else one of ours."""
-    usual = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "uv")
-    with suppress(OSError):
-        near = find_nearest_directory(usual)
-        info, inner = os.stat(near), os.path.join(usual, "wheels")
-        own = info.st_uid == os.getuid() and not find_way_fault(os.path.realpath(near), inner)
-        if own and os.access(near, os.W_OK) and info.st_dev == os.stat(base).st_dev and not find_way_fault(near, inner):
-            return usual
-    return os.path.join(base, "cache")
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.model.hosts import Host, LinkError
 from ipexctl.protocol.messages import StopRun
 from ipexctl.protocol.paths import AGENT, AGENTS, ROLE, RUNS
-from ipexctl.remote.session import install
+from ipexctl.remote.session import places, uv
 from tests.unit.agent.runs import SPEC
 from tests.unit.agent.test_launcher_pipes import SHELLS
 from tests.unit.agent.test_listing import ended
@@ -118,7 +118,7 @@ def test_an_environment_is_judged_alike_in_sh_and_in_python(env: Path, case: str
     change(env)
     text = read_script("ownership.sh") + 'check_environment "$1"; printf "%s" "$fault"'
     done = subprocess.run([*shell, "-c", text, "sh", str(env)], capture_output=True, text=True, timeout=60, check=True)
-    in_python = install.find_store_fault(f"{env}.d")
+    in_python = places.find_store_fault(f"{env}.d")
     assert (done.stdout == "", in_python == "", done.stderr) == (why == "", why == "", "")
     assert why in done.stdout
     assert why in in_python
@@ -142,7 +142,7 @@ def test_an_install_takes_wheels_only_from_a_cache_that_is_ours(
     (cache := tmp_path / "cache/uv").mkdir(parents=True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     change(cache)
-    assert install.choose_uv_cache(str(tmp_path)) == str(cache if used else tmp_path / "cache")
+    assert uv.choose_uv_cache(str(tmp_path)) == str(cache if used else tmp_path / "cache")
 
 
 def test_an_environment_of_another_account_that_is_all_its_own_is_used(env: Path) -> None:

@@ -41,8 +41,9 @@ from ipexctl.protocol.session import (
     Used,
 )
 from ipexctl.remote.agent import guard_start, procs
-from ipexctl.remote.session import install, relay
+from ipexctl.remote.session import confirmation, install, places, relay
 from ipexctl.remote.session.relay import FileRelay
+from ipexctl.remote.session.uv import find_uv
 from ipexctl.verbs.install import install_sessions
 from ipexctl.verbs.install.install_sessions import InstallSessions, describe_error
 from tests.tables import read_table
@@ -247,7 +248,7 @@ def test_a_store_that_was_exchanged_is_not_used(tmp_path: Path, plant: Callable[
         with pytest.raises(SessionError, match=REFUSED) as caught:
             call(first, **words[first])
         with pytest.raises(SessionError, match=REFUSED):  # between that check and the next step
-            install.make_store(str(tmp_path / "env.d"))
+            places.make_store(str(tmp_path / "env.d"))
     assert caught.value.code == "foreign"
     assert thesis.is_dir(), "the end of the session removed what lies behind the link"
 
@@ -281,7 +282,7 @@ def test_a_uv_that_another_user_could_replace_is_not_executed(tmp_path: Path) ->
         os.chown(program, uid, uid)
         program.chmod(mode)
         tmp_path.chmod(above)
-        result.append(install.find_uv(str(tmp_path / "env.d"), uv))
+        result.append(find_uv(str(tmp_path / "env.d"), uv))
     assert result == [str(program), None, None, None]
 
 
@@ -324,7 +325,7 @@ def test_only_the_host_that_decides_can_confirm_a_switch(tmp_path: Path) -> None
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         base = f"http://127.0.0.1:{stranger.getsockname()[1]}"
-        assert [install.is_confirmed(base, "s3cr3t-token") for _ in range(3)] == [False, False, False]
+        assert [confirmation.is_confirmed(base, "s3cr3t-token") for _ in range(3)] == [False, False, False]
         thread.join()
     assert len(asked) == 3
     assert not any(b"s3cr3t-token" in request for request in asked)
@@ -332,7 +333,7 @@ def test_only_the_host_that_decides_can_confirm_a_switch(tmp_path: Path) -> None
 
 def test_an_answer_without_an_end_confirms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host waited for it with the lock of its environment."""
-    monkeypatch.setattr(install, "CONFIRM_TIMEOUT", 0.5)
+    monkeypatch.setattr(confirmation, "CONFIRM_TIMEOUT", 0.5)
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -344,11 +345,11 @@ def test_an_answer_without_an_end_confirms_nothing(monkeypatch: pytest.MonkeyPat
                 if not over.wait(0.1):
                     visitor.sendall(b"a")
             with suppress(OSError), visitor:
-                visitor.sendall(b"\r\n\r\n" + install.prove_token("t", "stays", question))
+                visitor.sendall(b"\r\n\r\n" + confirmation.prove_token("t", "stays", question))
 
         thread = threading.Thread(target=answer_slowly, daemon=True)
         thread.start()
-        assert not install.is_confirmed(f"http://127.0.0.1:{listener.getsockname()[1]}", "t")
+        assert not confirmation.is_confirmed(f"http://127.0.0.1:{listener.getsockname()[1]}", "t")
         over.set()
         thread.join()
 
@@ -427,7 +428,7 @@ def test_the_uv_that_is_used_is_the_one_that_was_looked_at(tmp_path: Path) -> No
     (tmp_path / "uv").write_text("uv")
     (tmp_path / "link").symlink_to("uv")
     uv = {"version": "0", "path": str(tmp_path / "link"), "size": 2, "sha256": hashlib.sha256(b"uv").hexdigest()}
-    assert install.find_uv(str(tmp_path), uv) == str(tmp_path / "uv")
+    assert find_uv(str(tmp_path), uv) == str(tmp_path / "uv")
 
 
 def test_visitors_that_prove_nothing_hold_no_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from ipexctl.model.tasks import Install
 from ipexctl.model.text import strip_credentials
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.protocol.session import SessionError
-from ipexctl.remote.session.install import build_uv_environment, run_uv
+from ipexctl.remote.session.uv import build_uv_environment, run_uv
 from ipexctl.verbs.common.probe import load_releases
 from ipexctl.verbs.install.install import choose_downloader
 from ipexctl.verbs.install.install_sessions import InstallJob
