@@ -26,7 +26,7 @@ def printable(text: str, limit: int = 80) -> str:
 
 # Colours, bold, dim, italic, underline, inverse and their ends; not blink (5, 6) and not conceal (8).
 _SGR_CODE = r"(?:[34]8;5;\d{1,3}|[34]8;2;\d{1,3};\d{1,3};\d{1,3}|[34][0-79]|9[0-7]|10[0-7]|2[2347]|0?[012347]|)"
-_SGR = re.compile(rf"\x1b\[{_SGR_CODE}(?:;{_SGR_CODE})*m")
+_SGR = re.compile(rf"\x1b\[{_SGR_CODE}(?:;{_SGR_CODE}){{,100}}m")
 
 
 def strip_colours(text: str) -> str:

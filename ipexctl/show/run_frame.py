@@ -146,7 +146,7 @@ def _draw_warnings(state: RunState, width: int, most: int) -> list[Text]:
 
 
 _COMMAND = re.compile(r" *(?:ipexctl|sudo) ")
-_WORD = re.compile(r"(?:'[^']*'|\"[^\"]*\"|\S)+")  # of a shell
+_WORD = re.compile(r"(?:'[^']*'|\"[^\"]*\"|\S){1,100000}")  # of a shell
 _GOES_ON = " \\"  # ends a line of a command; the next one stands without a mark
 
 

@@ -103,9 +103,9 @@ def count_ranks(run: RunOutcome) -> str:
     return f"{pluralize(len(run.ranks), 'rank')} on {pluralize(len({rank.host for rank in run.ranks}), 'host')}"
 
 
-_OTHER_STACKS = re.compile(r"^(?:Thread 0x.*\n(?:  .*\n)*\n?|Extension modules: .*)", re.MULTILINE)  # of a crash
+_OTHER_STACKS = re.compile(r"^(?:Thread 0x.*\n(?:  .*\n){,1000}\n?|Extension modules: .*)", re.MULTILINE)  # of a crash
 _OUR_FRAME = r'.*/hooks/\w+\.py", line \d+ in answer\n'  # of a thread that our hooks start
-_OUR_STACKS = re.compile(rf"^Thread 0x.*\n(?:  .*\n)*?{_OUR_FRAME}(?:  .*\n)*\n?", re.MULTILINE)
+_OUR_STACKS = re.compile(rf"^Thread 0x.*\n(?:  .*\n){{,1000}}?{_OUR_FRAME}(?:  .*\n){{,1000}}\n?", re.MULTILINE)
 _OUR_CALL = re.compile(r'^ +File ".*/hooks/(?:sitecustomize|_ipexctl_\w+)\.py", line \d+ in .*\n?', re.MULTILINE)
 
 

@@ -129,6 +129,14 @@ def test_a_restart_has_how_the_rank_ended_for_which_it_is(end: dict[str, Any], w
     assert describe(warning)[3] == f"rank 1 on node1 failed ({why}): starting again (1 of 2)"
 
 
+def test_of_last_words_that_a_host_makes_up_the_end_is_kept() -> None:
+    """To look for the cause in 4 MiB of each rank took minutes."""
+    end: dict[str, Any] = {"error": "e" * 100_000, "traceback": "t\n" * 1_000_000, "kernel": "k" * 100_000}
+    *_, ended = read(rank_records.RankEnded(1, "node1", status=1, **end))
+    assert isinstance(ended, e.RankEnded)
+    assert {len(ended.error), len(ended.traceback), len(ended.kernel)} == {1 << 16}
+
+
 def test_a_restart_has_how_each_rank_ended_where_several_failed() -> None:
     ended = [rank_records.RankEnded(rank, f"node{rank}", status=1, error=f"Error: {rank}") for rank in range(2)]
     *_, over, _ = read(*ended, journal.AttemptEnded("rank", "several ranks failed", 1, 2))

@@ -15,6 +15,7 @@ import stat
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +29,7 @@ _OTHER_FILES_OF_SSH = ("authorized_keys", "authorized_keys2", "config", "environ
 _SIZE_LIMIT = 64 << 20  # bytes of a file of host keys
 _NAME_LIMIT = 1_000_000  # names in some of them
 _PATTERN_LIMIT, _PATTERN_LENGTH = 10_000, 1000  # patterns in them, each of which costs time; characters of one
+_HASHED_LIMIT = 100_000  # lines with a hashed name in them, each of which is hashed for each host
 _PROBLEM_LIMIT = 20  # lines that are named of a file
 
 KeyState = Literal["ok", "unknown", "changed", "revoked", "certificate"]
@@ -113,6 +115,7 @@ class KnownHosts:
         self._plain: dict[str, list[KnownHost]] = defaultdict(list)
         self._patterns: list[tuple[tuple[str, ...], KnownHost]] = []
         self._hashed: list[tuple[bytes, bytes, KnownHost]] = []
+        self._unhashed: dict[str, list[KnownHost]] = {}  # of them, those of a host that was looked for
         self._names = self._pattern_count = 0
         self._lock = threading.Lock()
         for path in self.files:
@@ -161,6 +164,8 @@ class KnownHosts:
                 salt, digest = (base64.b64decode(part, validate=True) for part in hosts.removeprefix("|1|").split("|"))
             except ValueError:
                 return "not a hashed host name"
+            if len(self._hashed) >= _HASHED_LIMIT:
+                return f"more than {_HASHED_LIMIT:,} hashed names"
             self._hashed.append((salt, digest, entry))
             return ""
         names = tuple(name.lower() for name in hosts.split(",") if name)
@@ -181,11 +186,13 @@ class KnownHosts:
 
     def find_entries(self, name: str) -> list[KnownHost]:
         """Returns all lines for a host, by its name from `format_known_host_name`."""
-        coded = name.encode()
+        if name not in self._unhashed:
+            digest = partial(hmac.digest, msg=name.encode(), digest="sha1")
+            self._unhashed[name] = [entry for salt, hashed, entry in self._hashed if digest(salt) == hashed]
         return [
             *self._plain.get(name, ()),
             *(entry for names, entry in self._patterns if matches_patterns(name, names)),
-            *(entry for salt, digest, entry in self._hashed if hmac.digest(salt, coded, "sha1") == digest),
+            *self._unhashed[name],
         ]
 
     def key_types(self, name: str) -> list[str]:

@@ -15,7 +15,7 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.reports import RankOutcome
 
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line \d+(?:, in .*|(?P<crash> in .*))?$')  # faulthandler has no comma
-_HEADER = re.compile(r"\s*(?:\w+ )*Traceback \(most recent call last\):$|(?:Current t|T)hread 0x")
+_HEADER = re.compile(r"\s*(?:\w+ ){,100}Traceback \(most recent call last\):$|(?:Current t|T)hread 0x")
 _NEXT = re.compile(r"^.*(?:(direct cause of the following exception)|another exception occurred):$", re.MULTILINE)
 _GROUP = re.compile(r"^ +(?:\| ?|\+[-+].*)", re.MULTILINE)  # what an ExceptionGroup draws before each line
 _TYPE = re.compile(r"[\w.]+(?:: |$)")  # of an exception, below its stack

@@ -20,7 +20,7 @@ from ipexctl.protocol.paths import HOOK_FILES, PROFILE_HOOK_FILES
 
 _FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f].*\(most recent call first\):")
 _FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)')
-_CRASHED = re.compile(r"^Current thread 0x.*\n(?:  File .*\n?)*", re.MULTILINE)  # faulthandler's last words
+_CRASHED = re.compile(r"^Current thread 0x.*\n(?:  File .*\n?){,1000}", re.MULTILINE)  # faulthandler's last words
 _RAISED = re.compile(r'^  File "(.*)", line (\d{1,9})(?:, in (.*))?$', re.MULTILINE)  # of an exception, innermost last
 _REMOTE = re.compile(r'RemoteTraceback: *\n"""\n(.*?)\n"""', re.DOTALL)  # where a function of a pool raised
 _NOBODY = {

@@ -21,6 +21,7 @@ Events = Generator[e.Event, None, None]
 _REASONS = {reason for name, reason in vars(journal.Reason).items() if name.isupper()}
 _TIME_STEP = 1.0  # seconds at least between two times of earlier output: a run of weeks has samples by the million
 _TIME_STEPS = 12  # of these between two samples, at most
+_TEXT_LIMIT = 1 << 16  # letters of a rank's last words, of which its host keeps 20,000
 _WAITING_LIMIT, _WAITING_SIZE_LIMIT = 1 << 20, 1 << 26  # records that wait for earlier output, and bytes of them
 _STACKS_SIZE_LIMIT, _RANK_STACKS_SIZE_LIMIT = 1 << 26, 1 << 16  # bytes of stacks that are compared; more for each rank
 
@@ -230,6 +231,8 @@ class JournalReader:
             case journal.InquiryEnded():
                 yield from self._compare_stacks()
             case rank_records.RankEnded():
+                texts = {name: getattr(record, name)[-_TEXT_LIMIT:] for name in ("error", "traceback", "kernel")}
+                record = record._replace(**texts)
                 if record.status == 0:
                     self._well.add(record.rank)
                 elif not record.by_us:

@@ -14,6 +14,7 @@ from ipexctl.model.errors import Exit, UsageError, advise
 from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import JsonObject
 from ipexctl.model.text import pluralize
+from ipexctl.protocol.codec import MESSAGE_LIMIT
 from ipexctl.show.sanitise import escape
 from ipexctl.store import event_json
 from ipexctl.store.private_files import open_regular_file
@@ -21,6 +22,7 @@ from ipexctl.store.record import EVENTS, MARK, RANKS, list_saved_runs, read_name
 
 _OUTPUT_EVENT_SIZE = 1 << 16  # bytes of a rank's output in one event
 _LINE_LIMIT = 1 << 25  # bytes: an answer of a thousand hosts is one
+_UNBOUNDED = frozenset(("planned", "answer"))  # events; others come from hosts, and are no longer than their messages
 _FILE_SIZE_LIMIT = 1 << 62  # bytes: what is read behind them has numbers of 63 bits, too
 _READINGS_LIMIT = 4  # of each byte of a rank's file, on average: what was truncated meanwhile is referred to again
 
@@ -66,7 +68,8 @@ def _format_newest_names(runs: list[Path]) -> str:
     return ", ".join(newest) + (f" and {len(runs) - 5} older" if len(runs) > 5 else "")
 
 
-_RUN = re.compile(rb'"event": "run-started", "run": ("(?:[^"\\]|\\.)*")')
+# Without a bound Python takes 134 bytes of memory for each turn of a group.
+_RUN = re.compile(rb'"event": "run-started", "run": ("(?:[^"\\]|\\.){,1000}")')
 
 
 def read_run_ids(directory: Path) -> Iterator[str]:
@@ -122,6 +125,8 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
                 break
             try:
                 line = event_json.read_line(raw)
+                if len(raw) > MESSAGE_LIMIT and line.get("event") not in _UNBOUNDED:
+                    raise event_json.DamagedRecordError("it is too long")
                 if line.get("event") == "gap":
                     lost = _read_count(line, "lines")
                     what = pluralize(lost, "event") if lost else "events"

@@ -4,20 +4,26 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tracemalloc
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from ipexctl.cli import app
+from ipexctl.decide.diagnosis.evidence import collect_evidence
+from ipexctl.decide.diagnosis.stack_traces import find_script_line
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.saved_runs import RunFilter
 from ipexctl.decide.tune.ranking import Ranking
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
+from ipexctl.model.reports import RankOutcome
+from ipexctl.model.text import strip_colours
+from ipexctl.show.run_screen import get_last_output
 from ipexctl.store.masking import EventMasker, Masker
-from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
+from ipexctl.verbs.run.replay import find_saved_run, read_run_ids, read_saved_run
 from ipexctl.verbs.run.saved_runs import list_runs
 
 Line = Mapping[str, object]
@@ -25,6 +31,7 @@ STARTED: Line = {"at": 1.0, "event": "started", "verb": "run", "title": "x", "ho
 STUDY: Line = {"at": 1.0, "event": "study-started", "knobs": {}, "task": [1], "metric": "pace", "minimize": False,
                "budget": 1.0, "seed": 0, "steps": 1}  # fmt: skip
 TRIED: Line = {"at": 2.0, "event": "candidate-tried", "outcome": "measured", "host_time": 1.0, "seconds": 1.0}
+CRASH = "Fatal Python error: Aborted\n\nCurrent thread 0x1\n"
 OUTPUT: Line = {"at": 2.0, "event": "output", "rank": 0, "host": "h", "stream": "out", "partial": False}
 
 
@@ -109,6 +116,31 @@ def test_bytes_that_a_record_refers_to_again_and_again_are_shown_a_few_times(tmp
     shown = [stamped.event for stamped in read_saved_run(tmp_path)]
     assert 1 <= sum(isinstance(event, e.Output) for event in shown) <= 5
     assert sum(isinstance(event, e.Message) and event.code == "record-gap" for event in shown) > 990
+
+
+@pytest.mark.parametrize("read", [
+    lambda text: strip_colours(f"\x1b[{'1;' * (len(text) // 2)}"),
+    lambda text: get_last_output(RankOutcome(0, "h", "failed", traceback=CRASH + "Thread 0x2\n" + text)),
+    lambda text: find_script_line(CRASH + "  File x\n" * (len(text) // 9), ""),
+    lambda text: collect_evidence(RankOutcome(0, "h", "failed", traceback="a " * (len(text) // 2))),
+])  # fmt: skip
+def test_no_pattern_takes_many_times_the_memory_of_a_text(read: Callable[[str], object]) -> None:
+    """Each turn of a group without a bound took 134 bytes: GiBs for a line of 32 MiB."""
+    text = "  \n" * 500_000
+    read(text[:99])
+    tracemalloc.start()
+    read(text)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 15 * len(text)
+
+
+def test_a_name_or_an_event_of_any_length_is_none(tmp_path: Path) -> None:
+    run = {**RANK, "run": "r" * 5000}
+    write(tmp_path, [STARTED, run, {**STARTED, "title": "t" * (5 << 20)}])
+    assert [*read_run_ids(tmp_path)] == []
+    texts = [event.text for stamped in read_saved_run(tmp_path) if isinstance(event := stamped.event, e.Message)]
+    assert "too long" in texts[0]
 
 
 def test_marks_behind_each_other_are_passed_over_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

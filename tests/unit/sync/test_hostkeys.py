@@ -265,8 +265,9 @@ def test_a_passphrase_of_years_is_not_asked_for(tmp_path: Path) -> None:
     [
         (b"x\n" * 100_000, 21), (b"".join(b"*%x* x AAAAAXgxMjM0NQ==\n" % n for n in range(30_000)), 21),
         (b"," * 1_000_000 + b" x AAAAAXgxMjM0NQ==\n", 1), (b"*a" * 200_000 + b"b x AAAAAXgxMjM0NQ==\n", 1),
+        (b"|1|AA==|AA== x AAAAAXgxMjM0NQ==\n" * 120_000, 21),
     ],
-    ids=["bad lines", "patterns", "names", "stars"],
+    ids=["bad lines", "patterns", "names", "stars", "hashed"],
 )  # fmt: skip
 def test_a_known_hosts_file_has_a_bound(tmp_path: Path, line: bytes, problems: int) -> None:
     """64 MiB of them took 4 GiB, and 30 million lines of the screen, or minutes for each host."""
