@@ -20,6 +20,7 @@ from ipexctl.decide.tune.ranking import Ranking
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.model.reports import RankOutcome
+from ipexctl.model.secrets import mask_forms
 from ipexctl.model.text import strip_colours
 from ipexctl.show.run_screen import get_last_output
 from ipexctl.store.masking import EventMasker, Masker
@@ -123,6 +124,7 @@ def test_bytes_that_a_record_refers_to_again_and_again_are_shown_a_few_times(tmp
     lambda text: get_last_output(RankOutcome(0, "h", "failed", traceback=CRASH + "Thread 0x2\n" + text)),
     lambda text: find_script_line(CRASH + "  File x\n" * (len(text) // 9), ""),
     lambda text: collect_evidence(RankOutcome(0, "h", "failed", traceback="a " * (len(text) // 2))),
+    lambda text: mask_forms(b"-----BEGIN PRIVATE KEY-----" + b":\n" * (len(text) // 2)),
 ])  # fmt: skip
 def test_no_pattern_takes_many_times_the_memory_of_a_text(read: Callable[[str], object]) -> None:
     """Each turn of a group without a bound took 134 bytes: GiBs for a line of 32 MiB."""
