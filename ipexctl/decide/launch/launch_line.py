@@ -102,6 +102,7 @@ class LaunchLineReader(LaunchOptions):
         if launch.loop and shell.END in "".join(host_ranks):
             what = f"a loop ({launch.loop}) starts {launch.name} for each host: run starts all hosts at once"
             raise UsageError(what, hint=launch_script.HINT_TO_RUN)
+        self._remove_idle_options()
         self._set_hosts(self._set_counts(self._find_hosts()))
         self._take_input(launch.input)
         self._note_local_rank()
@@ -289,6 +290,16 @@ class LaunchLineReader(LaunchOptions):
         """Notes what another shell than that of the line (``own``) would replace in the words of a launch line."""
         for expansion in {*shell.list_expansions(launch.words)} - {*shell.list_expansions(own)}:
             self.elsewhere[expansion] = where
+
+    def _remove_idle_options(self) -> None:
+        """Removes what ipexrun passes over beside its other options; ``run`` refuses it there."""
+        idle = ["--logical-cores"] if "--cpus" in self.options else []
+        for mode in ("--instances per-node", "--instances latency"):
+            if any(mode in level.given for level in self.levels):
+                self.options["--instances"] = tuple(mode.split())
+                idle.append("--cores-per-instance")
+        idle += ["--port"] if _INSTANCES & {*self.options} else ["--instance", "--within-node"]
+        self.options = {name: words for name, words in self.options.items() if name not in idle}
 
     def _set_counts(self, hosts: Hosts | None) -> bool:
         """Sets ``-n`` and ``--ppn``; whether the hosts keep their slots."""

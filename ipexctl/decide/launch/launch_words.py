@@ -24,8 +24,10 @@ _WHY_LEFT = {  # code → why words of the line are left out
     "value": "a shell would have replaced it",
     "option": "run has nothing in its place",
 }
-_DEFAULTS = {  # a free port, all instances, all CPUs: as without
-    ("--port", "0"), ("--instance", "-1"), ("--instance", ""), ("--cpus", "all"), ("--numa", "all"),
+_DEFAULTS = {  # a free port, all instances, cores or nodes, the directory of the script: as without
+    ("--port", "0"), ("--instance", "-1"), ("--instance", ""), ("--instances", "-1"), ("--instances", "0"),
+    ("--cores-per-instance", "-1"), ("--cores-per-instance", "0"), ("--cpus", "all"), ("--numa", "all"),
+    ("--numa", "-1"), ("--workdir", "."), ("--workdir", "./"),
 }  # fmt: skip
 _STEPS = re.compile(r"\b([0-9]{1,4})-([0-9]{1,4}):([1-9][0-9]{0,3})\b")  # of taskset
 _INTERFACE = re.compile(r"[A-Za-z0-9][\w.:@-]*")
@@ -77,10 +79,10 @@ class LaunchWords:
     def set_option(self, option: str, value: str, spelled: str) -> None:
         """Gives ``run`` an option with the value of ``spelled``; a switch has none. Raises `UsageError` as run does."""
         shown = printable(f"{spelled} {remove_marks(value)}".strip())
-        if option == "--cpus" and END not in value:
-            value = _STEPS.sub(
-                lambda each: ",".join(map(str, range(int(each[1]), int(each[2]) + 1, int(each[3])))), value
-            )
+        if (option, value) == ("--omp", "default"):  # of ipexrun: PyTorch's own
+            value = "gnu"
+        elif option == "--cpus" and END not in value:
+            value = _STEPS.sub(_list_steps, value)
         if option == "--iface" and not (_INTERFACE.fullmatch(value) or END in value):
             self.leave("option", shown)
         elif (option, value) in _DEFAULTS:
@@ -125,6 +127,11 @@ class LaunchWords:
         return self.table.variables.get(match_name(name, self.table.variables), "-e")
 
 
+def _list_steps(match: re.Match[str]) -> str:
+    first, last, step = map(int, match.groups())
+    return ",".join(map(str, range(first, last + 1, step)))
+
+
 @cache
 def list_run_options() -> dict[str, tuple[Any, Flag]]:
     """Type and flag of the options of ``run``."""
@@ -142,6 +149,8 @@ def _refuse_value(option: str, value: str) -> str:
     if option not in list_run_options() or END in value:
         return ""
     kind, flag = list_run_options()[option]
+    if option == "--workdir":
+        return "" if value.startswith(("/", "~")) else "begins with / or with ~/, the home directory on the hosts"
     if option in {"--cpus", "--numa"}:
         return "" if parse_cpu_list(value) else "takes numbers and ranges such as 0-3,8"
     if get_origin(kind) is Literal:

@@ -22,6 +22,7 @@ from ipexctl.decide.launch.launch_table import parse_launch_table
 from ipexctl.decide.launch.launch_words import list_run_options
 from ipexctl.model.errors import UsageError
 from ipexctl.model.tasks import Run
+from ipexctl.verbs.run.request import check_options
 from tests.tables import read_table
 from tests.unit.launch.launch_lines import FILES, LINES, REFUSED
 
@@ -88,6 +89,7 @@ def test_every_translation_is_accepted_by_the_command_line_of_run(line: str) -> 
     task: Run = make_model(Run, {name: value for name, value in context.params.items() if hasattr(Run, name)
                                  or name == "script"})  # fmt: skip
     assert [task.script, *task.args] == [*translation.script]
+    check_options(task)
     parse_user_env(task.env, {}, task.pass_env, dict.fromkeys(task.pass_env, "1"))
     hosts = context.params["hosts"], context.params["hostfile"]
     assert not all(hosts)
