@@ -15,6 +15,7 @@ from ipexctl.protocol.paths import MANIFEST, PART
 _NAME_LIMIT = 255  # bytes of a file's name on every file system that matters
 _DIRECTORY_COST = 256  # bytes that a directory takes here, beside its path
 _DIRECTORIES_LIMIT = 256 << 20  # the same of all directories of a listing, with their paths
+_NAMED_LIMIT = 1000  # files that must not be made here and are named; of others the reason alone is kept
 _LATEST = 1 << 33  # seconds since 1970: the year 2242; file systems here know no time much later
 
 
@@ -67,6 +68,10 @@ def parse_listing(data: bytes, ignored: Ignored = lambda *_: False, *, folds: bo
     matched: set[int] = set()
     links: list[str] = []
     refused: list[str] = []
+
+    def refuse(name: str, why: str) -> None:
+        refused.append(f"{printable(name, 300)}: {why}" if len(refused) < _NAMED_LIMIT else why)
+
     lies_in_left_out = _compile_directory_test(ignored)
     for words, raw in zip(records[::2], records[1::2], strict=True):
         pattern, _, status = words.partition(b" ")
@@ -74,7 +79,8 @@ def parse_listing(data: bytes, ignored: Ignored = lambda *_: False, *, folds: bo
         matched.add(int(pattern[:9]))
         name = os.fsdecode(raw)
         if len(raw) > PATH_LIMIT:
-            refused += [f"{printable(name, 300)}: its path is too long"] if kind == "f" else []
+            if kind == "f":
+                refuse(name, "its path is too long")
             continue
         parts = [part for part in name.split("/") if part not in ("", ".")]
         local = "/".join(parts)
@@ -85,12 +91,13 @@ def parse_listing(data: bytes, ignored: Ignored = lambda *_: False, *, folds: bo
         if kind == "l":
             links.append(local)
         elif kind == "f" and (why := _find_path_error(parts)):
-            refused.append(f"{printable(name, 300)}: {why}")
+            refuse(name, why)
         elif kind == "f":
             items.setdefault(local, RemoteFile(name, local, size, min(max(0, mtime), _LATEST), bool(mode & 0o111)))
     clashing = _find_case_clashes(items) if folds else {}
-    refused += [f"{printable(local, 300)}: here it would be the same file as {printable(first, 300)}"
-                for local, first in clashing.items()]  # fmt: skip
+    for local, first in clashing.items():
+        same = "here it would be the same file as "
+        refuse(local, same + (printable(first, 300) if len(refused) < _NAMED_LIMIT else "another"))
     wanted = tuple(items[local] for local in sorted(items) if local not in clashing)
     return Listing(os.fsdecode(path), wanted, frozenset(matched), tuple(links), tuple(refused))
 

@@ -124,6 +124,13 @@ def test_of_a_deep_list_each_directory_is_looked_at_once_and_paths_that_no_syste
     assert [why.rpartition(": ")[2] for why in listing.refused] == ["its path is too long"]
 
 
+def test_of_many_names_that_are_refused_some_are_kept() -> None:
+    """Each had a text of its own: minutes and 2 GB."""
+    data = b"/d\0" + b"".join(b"0 f 644 1 1\0./%06d%s\0" % (number, b"\x1b" * 290) for number in range(2000))
+    refused = parse_listing(data).refused
+    assert (len(refused), len(set(refused))) == (2000, 1001)
+
+
 def test_more_directories_than_a_list_can_have_are_refused_before_they_take_gigabytes() -> None:
     records = b"".join(b"0 f 644 1 1\0%d/%sf\0" % (number, b"d/" * 2_000) for number in range(100))
     with pytest.raises(ValueError, match="more directories"):
