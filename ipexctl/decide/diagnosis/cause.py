@@ -18,6 +18,7 @@ _CRASH_DELAY = 0.25  # the same for one that a signal ended: its sockets are clo
 # The entries for ranks that ended well and were missed, for any that others waited for, and for the one that it was.
 _ENDED_EARLY, _LATE, _LATE_RANK = "ended-early", "late", "late-rank"
 _DIFFERENT_CALLS = "impi-calls"  # the entry for ranks that have called different collectives
+_NO_OBJECT = "object-mixed"  # the entry for what comes of an object if they have
 _PEER_CLOSED = "peer-closed"  # the entry for sockets of the script, over which it may talk to other ranks
 # The same for ranks that others waited for in the rendezvous, and the stages of a rank that has not been there.
 _RENDEZVOUS, _ABSENT, _STAGES_BEFORE = "rendezvous", "rendezvous-absent", ("", "start", hooks.PYTHON, hooks.TORCH)
@@ -122,7 +123,7 @@ def _explain(
     if first.is_symptom:
         early = _match_early_ends(errors, first, ranks) or _match_absent_ranks(errors, first, ranks)
         return early or _match_late_rank(errors, first, ranks) or first.match
-    if first.match is not None:
+    if first.match is not None and first.code != _NO_OBJECT:
         return first.match
     matches = [each.match for each in others if each.match]
     if not first.evidence.exceptions and first.rank.abort is None:
@@ -130,7 +131,7 @@ def _explain(
         known = filter(None, [*matches, launcher])
         return next((each for each in known if not each.known.symptom and each.words.get("who") != own), None)
     # It may have failed on what MPI gave it of another collective.
-    return next((each for each in matches if each.known.code == _DIFFERENT_CALLS), None)
+    return next((each for each in matches if each.known.code == _DIFFERENT_CALLS), first.match)
 
 
 def _find_silent_end(first: _Judged, others: Sequence[_Judged]) -> _Judged | None:

@@ -175,6 +175,10 @@ def test_a_rank_that_failed_on_what_another_collective_gave_it_is_explained_by_t
     garbage = failed(1, 5.0, "RuntimeError: Storage size calculation overflowed with sizes=[4426542110440776076]")
     assert judge(failed(0, 6.0, knows), garbage) == ([1, 0], "impi-calls")
     assert diagnose(failed(0, 6.0, knows), garbage).title.endswith(calls)
+    stack = '  File "/e/torch/distributed/distributed_c10d.py", line 3, in _tensor_to_object\n    load()\n'
+    no_object = failed(1, 5.0, f"{stack}EOFError: Ran out of input")
+    assert judge(failed(0, 6.0, knows), no_object) == ([1, 0], "impi-calls")
+    assert judge(failed(0, 6.0, PEER), no_object) == ([1, 0], "object-mixed")
     assert judge(failed(0, 6.0, knows), failed(1, 5.0, DISK)) == ([1, 0], "disk")
 
 
