@@ -113,15 +113,18 @@ def _count_mpi(level: Level, job: Level | None, hosts: Hosts | None) -> Counts:
 
 
 def _count_slurm(level: Level, job: Level | None, hosts: Hosts | None) -> Counts:
-    ranks, ppn, nodes = level.ranks, level.ppn, level.nodes
+    ranks, ppn, nodes, note = level.ranks, level.ppn, level.nodes, ""
     if job:
         ranks = ranks or ("" if ppn else job.ranks)
         ppn, nodes = ppn or job.ppn, nodes or job.nodes
+        of_job = job.ranks or _times(job.ppn, job.nodes)
+        if not ranks and of_job not in {"", _times(ppn, nodes)}:
+            note = f"of a job with --ntasks={remove_marks(of_job)} Slurm 22.05 starts so many, whatever its step says"
     nodes = nodes or (str(len(hosts)) if hosts else "")
     if ranks.isdecimal() and nodes.isdecimal():
         return Counts(ranks, _divide(int(ranks), int(nodes), level))
     ppn = ppn or ("1" if nodes and not ranks else "")
-    return Counts(ranks or _times(ppn, nodes), ppn)
+    return Counts(ranks or _times(ppn, nodes), ppn, note)
 
 
 def _multiply(outer: Counts, level: Level, agent: Level, hosts: Hosts | None) -> Counts:
