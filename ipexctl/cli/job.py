@@ -213,6 +213,8 @@ def find_misplaced_options(
     if words[script:] != args or "--" in words[:script]:
         return []
     own = _list_options_not_given(ctx)
+    if Path(script_name).is_file():  # and no module: it may be Hydra's --multirun
+        own = {name: takes_value for name, takes_value in own.items() if name not in ("-m", "--module")}
     names = list(dict.fromkeys(name for word in args if (name := word.partition("=")[0]) in own))
     if names:
         from ipexctl.act.inputs import read_script_text
