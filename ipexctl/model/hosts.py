@@ -48,6 +48,7 @@ class Inventory(Record):
     limit: str = ""  # --limit, as it chose these from the source
     warnings: tuple[str, ...] = ()  # of reading it; a verb says them first
     left_out: tuple[Host, ...] = ()  # by --limit
+    empty_groups: tuple[str, ...] = ()  # of the file: without hosts
 
     def __iter__(self) -> Iterator[Host]:
         return iter(self.hosts)

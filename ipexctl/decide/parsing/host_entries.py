@@ -160,7 +160,8 @@ def assemble_inventory(tree: HostTree, source: str, beside: Beside = MappingProx
     if not hosts and not problems:
         problems.add(Origin(source), "names no host")
     warnings = tuple(_describe_ignored(option, names) for option, names in group_pairs(ignored).items())
-    return Inventory(tuple(hosts), source, warnings=warnings)
+    empty = {*tree.groups} - {group for host in hosts for group in host.groups} - EVERYONE
+    return Inventory(tuple(hosts), source, warnings=warnings, empty_groups=tuple(sorted(empty)))
 
 
 def _join_group_words(

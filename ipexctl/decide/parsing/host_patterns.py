@@ -24,7 +24,7 @@ def limit_inventory(inventory: Inventory, text: str, source: str = "--limit") ->
     `UsageError` for a name that no host or group has, with the nearest ones, and when no host is left."""
     problems = InputErrors(source)
     # By every word that names hosts: names and addresses in lower case, groups as they are.
-    index: dict[str, set[str]] = {"all": set(inventory.names)}
+    index: dict[str, set[str]] = {"all": set(inventory.names), **{name: set() for name in inventory.empty_groups}}
     for host in inventory:
         for word in (host.name.lower(), host.address.lower(), *host.groups):
             index.setdefault(word, set()).add(host.name)
@@ -61,8 +61,9 @@ def _match_piece(index: Mapping[str, set[str]], piece: str, origin: Origin, prob
     if piece == "*":
         return index["all"]
     bare = piece.removeprefix("[").removesuffix("]") if piece.count(":") > 1 else piece
-    if hit := index.get(bare) or index.get(bare.lower()):
-        return hit
+    for word in (bare, bare.lower()):
+        if word in index:
+            return index[word]
     if "*" in piece or "?" in piece:
         hit = set().union(*(names for word, names in index.items() if fnmatchcase(word, piece.lower())))
         missing = [] if hit else [piece]

@@ -7,7 +7,8 @@ from ipexctl.model.errors import UsageError
 from tests.tables import read_table
 
 INVENTORY = parse_inventory(
-    "[w]\nnode[1-4] slots=2\n[x]\nnode[3-6]\n[y]\nhead address=10.0.0.9\n[fe80::1]\n[top:children]\ny", "hosts"
+    "[w]\nnode[1-4] slots=2\n[x]\nnode[3-6]\n[y]\nhead address=10.0.0.9\n[fe80::1]\n[top:children]\ny\n[broken]",
+    "hosts",
 )
 
 
