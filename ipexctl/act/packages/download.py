@@ -4,6 +4,7 @@ import fcntl
 import io
 import os
 import queue
+import socket
 import ssl
 import threading
 import time
@@ -22,7 +23,7 @@ import urllib3
 
 from ipexctl.act.context import Limits
 from ipexctl.act.packages.sources import Sources
-from ipexctl.act.threads import start_thread
+from ipexctl.act.threads import StallTimer, start_thread
 from ipexctl.act.transfer.send import hash_file, hash_open_file
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Event, HostFailed, Progress, StepStarted, Workflow
@@ -232,7 +233,13 @@ class _Download:
             have, counted, since = start, start, time.monotonic()
             limit = self.wheel.size or _UNKNOWN_SIZE_LIMIT
             patience = self.http.limits.stall / self.http.limits.tries
-            with part.open("ab" if start else "wb") as file:
+
+            def cut() -> None:
+                if sock := getattr(response.connection, "sock", None):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+            # Python reads what comes behind the last piece to its end, which there may not be.
+            with part.open("ab" if start else "wb") as file, StallTimer(cut, patience + 1.0) as timer:
                 while piece := response.read1(1 << 18):  # `read` waits until it has all of that
                     file.write(piece)
                     have += len(piece)
@@ -245,8 +252,11 @@ class _Download:
                         return f"longer than {pluralize(limit, 'byte')}"
                     if have - counted >= 64 << 10:
                         counted, since = have, now
+                        timer.reset(patience + 1.0)
                     elif now - since > patience:
                         return f"no progress for {patience:g} s"
+            if timer.stalled:
+                return f"no progress for {patience:g} s"
             if length is not None and have < start + length:
                 return f"cut off: {have} of {pluralize(start + length, 'byte')}"
             return ""

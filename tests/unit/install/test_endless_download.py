@@ -1,0 +1,33 @@
+"""An index that goes on and on behind a file."""
+
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act.context import Limits
+from ipexctl.act.packages.download import download_wheels
+from ipexctl.act.packages.sources import Sources
+from ipexctl.model.errors import UsageError
+from ipexctl.model.wheels import Wheel
+
+
+def test_trailers_without_an_end_end_a_download(tmp_path: Path) -> None:
+    """Python reads them all: the thread, which Ctrl-C does not end, was held for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")
+                while True:
+                    connection.sendall(b"T: a\r\n" * 100)
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/x-1-py3-none-any.whl"
+        sources = Sources(environ={}, limits=Limits(stall=1.0, tries=1, probe=1.0))
+        with pytest.raises(UsageError):
+            download_wheels([Wheel("x", "1", url, "0" * 64)], tmp_path, sources, threading.Event(), lambda *_: None)
