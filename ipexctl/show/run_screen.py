@@ -106,7 +106,8 @@ def count_ranks(run: RunOutcome) -> str:
 _OTHER_STACKS = re.compile(r"^(?:Thread 0x.*\n(?:  .*\n){,1000}\n?|Extension modules: .*)", re.MULTILINE)  # of a crash
 _OUR_FRAME = r'.*/hooks/\w+\.py", line \d+ in answer\n'  # of a thread that our hooks start
 _OUR_STACKS = re.compile(rf"^Thread 0x.*\n(?:  .*\n){{,1000}}?{_OUR_FRAME}(?:  .*\n){{,1000}}\n?", re.MULTILINE)
-_OUR_CALL = re.compile(r'^ +File ".*/hooks/(?:sitecustomize|_ipexctl_\w+)\.py", line \d+ in .*\n?', re.MULTILINE)
+_OUR_FILE = r'^ +File ".*/hooks/(?:sitecustomize|_ipexctl_\w+)\.py"'
+_OUR_CALL = re.compile(rf"{_OUR_FILE}, line \d+,? in .*\n?(?: {{4}}.*\n?){{,2}}", re.MULTILINE)  # with its source
 
 
 def get_last_output(rank: RankOutcome) -> str:

@@ -152,6 +152,15 @@ def test_a_rank_that_failed_and_had_to_be_ended_has_not_exited(lingered: float, 
     assert "then     the run was stopped after 2.0 s (Ctrl-C)" in text
 
 
+def test_calls_of_our_hooks_are_not_shown_in_the_traceback_of_a_process_that_the_rank_started() -> None:
+    ours = '  File "/h/hooks/_ipexctl_hooks.py", line 78, in call\n    result = own(*args)\n             ^^^^^^^^^^\n'
+    trace = (
+        f'Traceback (most recent call last):\n  File "a.py", line 4, in work\n    meet()\n{ours}{ours}OSError: in use'
+    )
+    text = ending(ended(1, 1, traceback=trace))
+    assert '  File "a.py", line 4, in work\n      meet()\n  OSError: in use\n' in text
+
+
 def test_of_a_crash_the_thread_that_crashed_is_shown() -> None:
     threads = (("/h/hooks/_worlds.py", "answer"), ("/h/train.py", "load"))
     others = "".join(
