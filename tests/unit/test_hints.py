@@ -158,15 +158,21 @@ def test_each_command_of_a_finding_is_one(code: str) -> None:
 
 
 _SHELL = re.compile(
-    r"(?:^|: |   or: )((?:sudo |echo |ssh|timedatectl |ethtool |ip |chmod |ps |cat |df ).*?)(?=   |$|; or )"
+    r"(?:^|: |   or: )((?:sudo |echo |printf |ssh|timedatectl |ethtool |ip |chmod |ps |cat |df ).*?)"
+    r"(?=   or: |$|[;,] or )"
 )
 SHELL = [(code, line) for code, entry in FINDINGS.items() for line in _SHELL.findall(entry.fix)]
 
 
 @pytest.mark.parametrize(("code", "line"), SHELL)
 def test_each_command_of_a_shell_is_read_by_one(code: str, line: str) -> None:
-    line = re.sub(r"\s\([^)]*\)(?=$| )", "", re.sub(r"\{\w+\}", "word", line)).partition("; check")[0]
+    line = re.sub(r"\{\w+\}", "word", line).partition("; check")[0]
     subprocess.run(["sh", "-n", "-c", line], check=True)
+
+
+def test_fixes_of_several_findings_that_write_one_file_leave_it_what_it_has() -> None:
+    files = re.findall(r"sudo tee (/\S+)", " ".join(line for _, line in SHELL))
+    assert len(files) == len({*files})
 
 
 def test_some_commands_of_a_shell_were_found() -> None:
