@@ -234,12 +234,11 @@ class _Download:
             limit = self.wheel.size or _UNKNOWN_SIZE_LIMIT
             patience = self.http.limits.stall / self.http.limits.tries
 
-            def cut() -> None:
-                if sock := getattr(response.connection, "sock", None):
-                    sock.shutdown(socket.SHUT_RDWR)
-
-            # Python reads what comes behind the last piece to its end, which there may not be.
-            with part.open("ab" if start else "wb") as file, StallTimer(cut, patience + 1.0) as timer:
+            # Python reads what comes behind the last piece to its end, which there may not be. The socket is the
+            # response's: that of its connection is none for an answer with `Connection: close`, or may be one of TLS.
+            connection = socket.socket(fileno=os.dup(response.fileno()))
+            cut = partial(connection.shutdown, socket.SHUT_RDWR)
+            with connection, part.open("ab" if start else "wb") as file, StallTimer(cut, patience + 1.0) as timer:
                 while piece := response.read1(1 << 18):  # `read` waits until it has all of that
                     file.write(piece)
                     have += len(piece)

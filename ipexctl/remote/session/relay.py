@@ -89,7 +89,20 @@ class FileRelay:
     def fetch(self, base: str, token: str, files: List[Dict[str, Any]]) -> messages.Fetched:
         """Fetches files from another host, without proxies; it stops at the first that does not arrive whole. What has
         arrived of it stays, and is where the next try, from wherever, goes on."""
-        import http.client  # slow to import, and few sessions need them
+        from multiprocessing.pool import ThreadPool  # slow to import, and few sessions need them
+
+        # What Python reads of an answer has no end in more than one place, and a lost controller ends this program.
+        pool = ThreadPool(1)
+        fetched = pool.apply_async(self._fetch, (base, token, files))
+        pool.close()
+        while not fetched.ready():
+            if ENDED.is_set():
+                raise SessionError("gone", "the controller is gone")
+            fetched.wait(0.5)
+        return fetched.get()
+
+    def _fetch(self, base: str, token: str, files: List[Dict[str, Any]]) -> messages.Fetched:
+        import http.client  # as above
         import urllib.request
         from urllib.parse import quote
 
@@ -114,8 +127,6 @@ class FileRelay:
                             if time.time() - reported > 0.5:
                                 reported = time.time()
                                 report_progress(received, total)
-                            if ENDED.is_set():
-                                raise SessionError("gone", "the controller is gone")
                             if done > item["size"]:
                                 break
                 if done < item["size"]:

@@ -116,7 +116,7 @@ class LockRequest(Record):
     @property
     def requested(self) -> tuple[str, ...]:
         """What a later `install --with` keeps: the requirements beside the release."""
-        texts = [Path(name).read_text("utf-8", "replace") for name in self.task.requirements]
+        texts = [read_input(name).text for name in self.task.requirements]
         lines = [line.partition(" #")[0].strip() for text in texts for line in text.splitlines()]
         openmp = ["intel-openmp"] if self.task.omp == "intel" else []
         return tuple(dict.fromkeys([*self.task.with_, *openmp, *filter(read_package_name, lines)]))
@@ -130,7 +130,7 @@ class LockRequest(Record):
             "python": stack.python,
             "platform": self.target.platform,
             "with": task.with_,
-            "requirements": [Path(name).read_text("utf-8", "replace") for name in task.requirements],
+            "requirements": [text for _, text in list_texts(replace(task, with_=()))],
             "wheels": task.wheels and str(Path(task.wheels).absolute()),
             "local": _list_local_wheels([*sources.find_links, *task.with_]),
             "sources": [*map(strip_credentials, (sources.index or "", *sources.extra, *sources.find_links))],

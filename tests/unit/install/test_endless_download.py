@@ -14,7 +14,8 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.wheels import Wheel
 
 
-def test_trailers_without_an_end_end_a_download(tmp_path: Path) -> None:
+@pytest.mark.parametrize("header", [b"", b"Connection: close\r\n"])
+def test_trailers_without_an_end_end_a_download(tmp_path: Path, header: bytes) -> None:
     """Python reads them all: the thread, which Ctrl-C does not end, was held for ever."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -22,7 +23,7 @@ def test_trailers_without_an_end_end_a_download(tmp_path: Path) -> None:
             connection, _ = server.accept()
             with connection, suppress(OSError):
                 connection.recv(65536)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")
+                connection.sendall(b"HTTP/1.1 200 OK\r\n" + header + b"Transfer-Encoding: chunked\r\n\r\n0\r\n")
                 while True:
                     connection.sendall(b"T: a\r\n" * 100)
 

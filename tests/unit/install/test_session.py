@@ -406,6 +406,42 @@ def test_a_host_that_gives_files_sends_nobody_elsewhere_and_fills_no_disk(tmp_pa
     assert (endless.why, sent < 1 << 27) == ("endless is longer than 5 bytes", True)
 
 
+@pytest.mark.parametrize(
+    ("head", "more"),
+    [("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", "T: a\r\n"), ("", "HTTP/1.1 100 C\r\n\r\n")],
+)
+def test_a_host_that_goes_on_and_on_keeps_no_other_one_after_the_end(tmp_path: Path, head: str, more: str) -> None:
+    """Python reads what comes before an answer and behind it to an end that never came, also when nobody waited."""
+    visited = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as giver:
+
+        def answer() -> None:
+            visitor, _ = giver.accept()
+            with visitor, suppress(OSError):
+                visitor.recv(1 << 16)
+                visitor.sendall(head.encode())
+                visited.set()
+                while True:
+                    visitor.sendall(more.encode() * 100)
+
+        threading.Thread(target=answer, daemon=True).start()
+        program = "import sys\nfrom ipexctl.remote.session import relay\nrelay.main()\n"
+        with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as taker:
+            assert taker.stdin
+            store = json.dumps({"do": "open_store", "store": str(tmp_path / "a" / "store"), "earlier": []})
+            file = {"target": "f", "sha256": "0" * 64, "size": 5, "mode": 0o600}
+            base = f"http://127.0.0.1:{giver.getsockname()[1]}"
+            fetch = json.dumps({"do": "fetch", "base": base, "token": "t", "files": [file]})
+            taker.stdin.write(f"{store}\n{fetch}\n".encode())
+            taker.stdin.flush()
+            try:
+                assert visited.wait(30)
+                taker.stdin.close()
+                assert taker.wait(15) == 0
+            finally:
+                taker.kill()
+
+
 def test_a_store_stays_where_it_was_opened(tmp_path: Path) -> None:
     """Who may write above the project led the removal of the store to a directory of the account."""
     project, mine, store = tmp_path / "project", tmp_path / "mine", f"{PART}0123456789ab-0"
