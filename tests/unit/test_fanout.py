@@ -3,11 +3,14 @@
 import threading
 import time
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from ipexctl.act.context import Context, Emit, run_on_hosts
 from ipexctl.act.ssh import Links
+from ipexctl.act.ssh.link import SSHLink
 from ipexctl.act.threads import StallTimer
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, HostFailed, Progress, StepEnded, StepStarted
@@ -180,3 +183,21 @@ def test_a_connection_that_is_lost_already_is_stopped_without_a_traceback() -> N
         for thread in {*threading.enumerate()} - before:
             thread.join(10)
     assert timer.stalled
+
+
+def test_a_shell_that_writes_on_and_on_is_ended_all_the_same() -> None:
+    """A host that opens no second session was waited for until its first one was silent."""
+    link, shell, nobody = SSHLink(HOSTS[0], MagicMock()), MagicMock(), threading.Event()
+
+    def read(_: float) -> list[Any]:
+        if nobody.wait(0.01):
+            raise AssertionError("it is read on")
+        return [("out", b"x")]
+
+    shell.has_ended.return_value, shell.read = False, read
+    link._shell = shell
+    timer = threading.Timer(10, nobody.set)
+    timer.start()
+    assert link._end_idle_shell()
+    timer.cancel()
+    assert shell.__exit__.called

@@ -288,7 +288,7 @@ def _explain_uv_error(what: str, errors: str, sources: Sources) -> UsageError:
     lines = [strip_error_prefix(line) for line in read_uv_errors(text)]
     where = ", ".join(sources.list_names())
     closed = next((line for line in lines if "could not be queried" in line), "")
-    network = re.search(r"Failed to fetch: `([^`]+)`|error sending request for url \(([^)]+)\)", text)
+    network = re.search(r"Failed to fetch: `([^`]+)`|error sending request for url \(([^)]{1,4000})\)", text)
     if closed:
         return UsageError(
             f"the package index wants a login: {where}",

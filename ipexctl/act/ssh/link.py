@@ -253,7 +253,8 @@ class SSHLink(CommandLink[CommandChannel]):
             return False
         with suppress(LinkError), shell:
             shell.end_input()
-            while shell.read(_END_TIMEOUT):
+            until = time.monotonic() + _END_TIMEOUT
+            while (left := until - time.monotonic()) > 0 and shell.read(left):
                 pass
         return True
 

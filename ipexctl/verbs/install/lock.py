@@ -41,7 +41,7 @@ from ipexctl.verbs.install.requirements import list_texts
 
 _IMPI, _BINDING = "impi-torch", "oneccl-bind-pt"
 _BASE_HINT = "check the names; where they are right, name what has them: --index-url, --find-links or --wheels"
-_UV_CAUSE = re.compile(r"Because (?!all of:)(.+?)(?: and (?:you require|only the following)|, we can conclude)")
+_UV_CAUSE = re.compile(r"Because (?!all of:)(.{1,2000}?)(?: and (?:you require|only the following)|, we can conclude)")
 _NO_MPI4PY = "no mpi4py 4 was found for these hosts where their wheels come from"
 ONLY_INTEL = {"1.10.0"}  # releases of IPEX that the default package index has not
 

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 
 from ipexctl.act.context import Limits
 from ipexctl.act.packages.download import download_wheels
+from ipexctl.act.packages.resolve import _explain_uv_error
 from ipexctl.act.packages.sources import Sources
 from ipexctl.model.errors import UsageError
 from ipexctl.model.wheels import Wheel
+from ipexctl.verbs.install.lock import _UV_CAUSE
 
 
 @pytest.mark.parametrize("header", [b"", b"Connection: close\r\n"])
@@ -32,3 +35,11 @@ def test_trailers_without_an_end_end_a_download(tmp_path: Path, header: bytes) -
         sources = Sources(environ={}, limits=Limits(stall=1.0, tries=1, probe=1.0))
         with pytest.raises(UsageError):
             download_wheels([Wheel("x", "1", url, "0" * 64)], tmp_path, sources, threading.Event(), lambda *_: None)
+
+
+def test_what_an_index_has_uv_write_is_read_in_time() -> None:
+    """Why a version was withdrawn is the index's to say: a quarter of a MiB of beginnings took a minute and more."""
+    begun = time.monotonic()
+    assert not _UV_CAUSE.search("Because " * 32768)
+    assert _explain_uv_error("", "error sending request for url (" * 8192, Sources()).exit == 4
+    assert time.monotonic() - begun < 10
