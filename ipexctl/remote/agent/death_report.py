@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Dict
 
 from ipexctl.protocol.hooks import ERROR, RANKS, STACKS
-from ipexctl.protocol.rank_records import RankEnded
+from ipexctl.protocol.rank_records import Memory, RankEnded
 from ipexctl.remote.agent import files, procs
 
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
@@ -62,6 +62,8 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
         _, fatal, stacks = stacks.rpartition("Fatal Python error")  # so begin faulthandler's last words
         trace = fatal and fatal + stacks
     line = kernel.find_death_line(pid) if end.signal else ""
+    if "Killed process" in line and not end.oom:  # in another control group than its wrapper's, which counts its own
+        end = end._replace(oom=Memory())
     raised = own.get("at")
     cut_short = end.stopped and end.signal in (signal.SIGTERM, signal.SIGKILL)  # while Python was ending
     if isinstance(raised, float) and cut_short:

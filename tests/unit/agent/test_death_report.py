@@ -36,6 +36,26 @@ def good_end(ranks: Path, pid: int) -> RankEnded:
     return death_report.describe_good_end(str(ranks.parent), RankEnded(3, "node0", 0), pid)
 
 
+@pytest.mark.parametrize(
+    ("line", "oom"),
+    [
+        ("Memory cgroup out of memory: Killed process 7 (python) total-vm:8kB", True),
+        ("python[7]: segfault at 0", False),
+        ("Killed process 70 (python) total-vm:8kB", False),
+    ],
+)
+def test_a_rank_that_the_kernel_killed_ran_out_of_memory_whatever_its_group_counts(
+    ranks: Path, tmp_path: Path, line: str, oom: bool
+) -> None:
+    (tmp_path / "kmsg").write_text(f"6,1,2,-;{line}\n")
+    log = death_report.KernelLog()
+    log.fd = os.open(tmp_path / "kmsg", os.O_RDONLY)
+    end = RankEnded(0, "node0", signal=signal.SIGKILL, kills=0)
+    end = death_report.describe_rank_death(str(ranks.parent), end, 7, log, "")
+    os.close(log.fd)
+    assert bool(end.oom) is oom
+
+
 def test_a_crash_is_reported_with_the_stacks_it_left(ranks: Path) -> None:
     assert reported(ranks).traceback.startswith("Fatal Python error: Aborted")
     assert reported(ranks).error == ""
