@@ -150,12 +150,15 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
     if (task.module or word.endswith(".py")) and args[:1] == ("--",):
         args = args[1:]  # torchrun and accelerate launch take it so, too
     if task.module:
+        if word == "pdb" and not task.stdin:  # at the end of its input it ends well, before the script's first line
+            without = advise("run", *args, text="without it; --stdin FILE gives pdb of rank 0 its commands:")
+            raise UsageError("pdb asks for commands, and ranks have no keyboard", hint=without)
         if not task.per_host:
             _refuse_launcher(word, f"python -m {word}", args)
         return Start("module", word, args)
     if task.program:
         if "/" in word and not word.startswith("/"):
-            hint = "its name, or its absolute path on the hosts; a file of this machine needs no --program"
+            hint: str = "its name, or its absolute path on the hosts; a file of this machine needs no --program"
             raise UsageError(f"--program {shown} is neither a name nor an absolute path", hint=hint)
         return Start("host", word, args, (), False)
     path = Path(word)
@@ -169,7 +172,7 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
                 raise UsageError(f"--backend-override takes no value, and {word} is none", hint=f"leave out {word}")
             return Start("env", word, args)
         kind = f"{shown} is {'a directory' if path.is_dir() else 'not a regular file'}"
-        hint = "give the path of a file on this machine; --program takes one of the hosts"
+        hint = _advise_module(word, args) or "give the path of a file on this machine; --program takes one of the hosts"
         if path.exists():
             raise UsageError(kind, hint=hint)
         meant, question = suggest_file(path, path)
@@ -178,6 +181,17 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
         raise UsageError(f"{shown} is a notebook", hint=f"jupyter nbconvert --to python {shlex.quote(shown)}")
     with refuse_os_errors(path, "cannot be read", Exit.INPUT), open_regular_file(path, follow=True) as file:
         return parse_file(word, file.read(_FILE_SIZE_LIMIT), os.access(path, os.X_OK), args)
+
+
+def _advise_module(word: str, args: tuple[str, ...]) -> str:
+    """The hint for what Python itself starts: a directory with a __main__.py, or with -m a module's name. Else ""."""
+    main, parts = Path(word, "__main__.py"), word.split(".")
+    if main.is_file():
+        return advise("run", str(main), *args, text="the file that Python starts of it:")
+    files = (Path(source, *parts).with_suffix(".py") for source in ("", "src"))
+    if not all(map(str.isidentifier, parts)) or not any(map(Path.is_file, files)):
+        return ""
+    return advise("run", "-m", word, *args, text="a module of this name:")
 
 
 def _refuse_command_line(word: str, args: tuple[str, ...]) -> None:

@@ -148,6 +148,28 @@ def test_what_no_host_can_start_is_refused_before_any_is_contacted(settings: dic
     assert refused.value.sentence == sentence
 
 
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("word", "module", "hint"),
+    [
+        ("tools/app/", False, "tools/app/__main__.py --lr 1"),
+        ("./app", False, "app/__main__.py --lr 1"),
+        ("pkg.train", False, "-m pkg.train --lr 1"),
+        ("trl", False, "give the path of a file on this machine; --program takes one of the hosts"),
+        ("pdb", True, "train.py --lr 1"),
+    ],
+)
+def test_what_python_starts_otherwise_than_a_file_is_answered_with_the_command(
+    word: str, module: bool, hint: str
+) -> None:
+    for file in ("tools/app/__main__.py", "app/__main__.py", "src/pkg/train.py"):
+        Path(file).parent.mkdir(parents=True)
+        Path(file).write_text("pass\n")
+    with pytest.raises(UsageError) as refused:
+        read_starts(script=word, module=module, args=(*["train.py"] * module, "--lr", "1"))
+    assert str(refused.value.hint).splitlines()[-1].removeprefix("ipexctl run ") == hint
+
+
 def launch(task: Run, *starts: Start) -> Launch:
     from ipexctl.decide.checks.network import InterfaceChoice
     from ipexctl.decide.launch.environment import HostRuntime
