@@ -2,6 +2,7 @@
 
 import ast
 import json
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -443,3 +444,11 @@ class Trainer:
 
 def test_shell_files_are_not_searched_for_gpus() -> None:
     assert actual("train.py --backend nccl\n", "conf.yaml") == []
+
+
+@pytest.mark.parametrize("words", ["-c " + ",".join(["0-9999:1"] * 20000), ",".join(["ffffffff"] * 20000)])
+def test_a_few_letters_stand_for_no_millions_of_cpus(words: str) -> None:
+    """A script of 900 KB took gigabytes of memory and minutes."""
+    begun = time.monotonic()
+    assert LaunchLines().try_line(f"taskset {words} mpirun -n 2 python t.py") is None
+    assert time.monotonic() - begun < 10

@@ -34,7 +34,7 @@ def parse_cpu_mask(text: str | None) -> tuple[int, ...] | None:
     if len(words) * 32 > MAX_CPUS or not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words):
         return None
     bits = int("".join(word.zfill(8) for word in words), 16)
-    return tuple(number for number in range(bits.bit_length()) if bits >> number & 1)
+    return tuple(number for number, bit in enumerate(f"{bits:b}"[::-1]) if bit == "1")
 
 
 @lru_cache(4096)  # many look at the same addresses, and to read one is much work

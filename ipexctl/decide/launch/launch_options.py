@@ -10,6 +10,7 @@ from ipexctl.decide.parsing.shell import END, remove_marks, split_marked_command
 from ipexctl.model.errors import Note, UsageError, advise
 from ipexctl.model.text import format_cpus, printable, read_seconds
 
+_MASK_LIMIT = 4096  # letters of a mask: 16,384 CPUs
 _NAME = re.compile(r"(?:\[[^\[\]]*\]|[^,\[\]]|[\[\]])+")  # between commas outside of brackets
 
 
@@ -216,7 +217,7 @@ class LaunchOptions(LaunchWords):
         """The mask of taskset, unless its list of CPUs was there."""
         if "--cpus" in level.given:
             self.words.insert(0, value)
-        elif cpus := parse_cpu_mask(value.lower().removeprefix("0x")):
+        elif len(value) <= _MASK_LIMIT and (cpus := parse_cpu_mask(value.lower().removeprefix("0x"))):
             self.set_option("--cpus", format_cpus(cpus), spelled)
         else:
             self._take_refused(value, "MASK", level)

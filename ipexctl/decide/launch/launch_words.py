@@ -7,7 +7,6 @@ from functools import cache
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from ipexctl.decide.facts.numbers import parse_cpu_list
 from ipexctl.decide.launch.launch_table import LaunchTable, match_name
 from ipexctl.decide.parsing.shell import END, QUOTED, quote_word, remove_marks
 from ipexctl.model.errors import Note, UsageError
@@ -30,6 +29,8 @@ _DEFAULTS = {  # a free port, all instances, cores or nodes, the directory of th
     ("--numa", "-1"), ("--workdir", "."), ("--workdir", "./"),
 }  # fmt: skip
 _STEPS = re.compile(r"\b([0-9]{1,4})-([0-9]{1,4}):([1-9][0-9]{0,3})\b")  # of taskset
+_STEPS_LIMIT = 4  # of these in a list: each stands for thousands of numbers
+_CPUS = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 _INTERFACE = re.compile(r"[A-Za-z0-9][\w.:@-]*")
 
 
@@ -82,7 +83,7 @@ class LaunchWords:
         if (option, value) == ("--omp", "default"):  # of ipexrun: PyTorch's own
             value = "gnu"
         elif option == "--cpus" and END not in value:
-            value = _STEPS.sub(_list_steps, value)
+            value = _STEPS.sub(_list_steps, value, _STEPS_LIMIT)
         if option == "--iface" and not (_INTERFACE.fullmatch(value) or END in value):
             self.leave("option", shown)
         elif (option, value) in _DEFAULTS:
@@ -129,7 +130,15 @@ class LaunchWords:
 
 def _list_steps(match: re.Match[str]) -> str:
     first, last, step = map(int, match.groups())
+    if step == 1:
+        return f"{first}-{last}"
     return ",".join(map(str, range(first, last + 1, step)))
+
+
+def _is_cpu_list(value: str) -> bool:
+    """Returns whether ``run`` takes it. It is not listed: a few letters of a script stand for millions of CPUs."""
+    parts = map(_CPUS.fullmatch, value.replace(" ", "").split(","))
+    return all(part and int(part[1]) <= int(part[2] or part[1]) for part in parts)
 
 
 @cache
@@ -152,7 +161,7 @@ def _refuse_value(option: str, value: str) -> str:
     if option == "--workdir":
         return "" if value.startswith(("/", "~")) else "begins with / or with ~/, the home directory on the hosts"
     if option in {"--cpus", "--numa"}:
-        return "" if parse_cpu_list(value) else "takes numbers and ranges such as 0-3,8"
+        return "" if _is_cpu_list(value) else "takes numbers and ranges such as 0-3,8"
     if get_origin(kind) is Literal:
         return "" if value in get_args(kind) else f"is one of {', '.join(get_args(kind))}"
     if kind is int or kind is float:
