@@ -72,6 +72,7 @@ def test_nothing_is_overwritten_without_asking(workspace: Workspace) -> None:
     result = workspace("init", "--yes", "train.py")
     assert result.code == 2, result
     assert "playbook.yaml already exists" in result.err
+    assert "--force overwrites it" in result.err
     code, output = typed(workspace, ["init", "train.py"], {"Overwrite playbook.yaml?": "no"})
     assert code == 2, output
     assert (workspace.path / "playbook.yaml").read_text() == "mine"

@@ -15,6 +15,7 @@ from ipexctl.cli import app
 from ipexctl.decide import parsing
 from ipexctl.decide.parsing import playbook
 from ipexctl.model.errors import Exit
+from ipexctl.store.event_json import _CLASSES, _FIELDS, _KEYS
 from tests.unit.test_hints import parse
 from tools.project_page import list_urls, write_description
 
@@ -162,3 +163,21 @@ def test_the_page_of_the_bindings_begins_with_what_works_without_intels_index() 
     assert [[flag for flag in own if flag in line] for line in installs] == [[flag] for flag in own] + [[]]
     assert page.index("--find-links") < page.index("# Intel's index")
     assert "the order of its imports" in page
+
+
+def test_the_page_of_the_output_has_every_event_with_its_keys() -> None:
+    rows: dict[str, str] = {}
+    page = (ROOT / "docs/output.md").read_text("utf-8")
+    for names, keys in re.findall(r"^\| (`[a-z-]+`(?:, `[a-z-]+`)*) \| (.*) \|$", page, re.MULTILINE):
+        rows |= dict.fromkeys(re.findall(r"[a-z-]+", names), keys)
+    keys_of = {name: {_KEYS.get(each, each) for each in _FIELDS[cls]} for name, cls in _CLASSES.items()}
+    assert {
+        name: missing
+        for name, keys in keys_of.items()
+        if (missing := sorted(key for key in keys if f"`{key}`" not in rows.get(name, "")))
+    } == {}
+
+
+def test_the_playbook_that_changes_nothing_counts_no_change() -> None:
+    lines = (ROOT / "playbooks/check.yaml").read_text("utf-8").splitlines()
+    assert [line for line in lines if " command:" in line and "changes: false" not in line] == []

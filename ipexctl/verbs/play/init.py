@@ -139,9 +139,9 @@ def _check_answers(answers: Answers, target: Target, scripts: Mapping[str, bool]
         names = " and ".join(map(_shorten_path, existing))
         question = Question("force", f"Overwrite {names}?", "no", "", ("yes", "no"))
         if ask is None or ask(question).strip().lower() not in {"y", "yes"}:
-            raise UsageError(
-                f"{names} already exist{'s' if len(existing) == 1 else ''}", hint="--force overwrites them"
-            )
+            one = len(existing) == 1
+            what = f"{names} already exist{'s' if one else ''}"
+            raise UsageError(what, hint=f"--force overwrites {'it' if one else 'them'}")
     if not (parent := target.playbook.parent).is_dir():
         shown = _shorten_path(parent)
         raise UsageError(f"{shown} is no directory", hint=shlex.join(["mkdir", "-p", "--", str(parent)]))
