@@ -23,6 +23,7 @@ from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, parse
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.stack import BindingOffer, MpiLauncher, StackMpi, StackRequest
+from ipexctl.model.toml import parse_toml
 from tests.markers import MARKER
 from tests.tables import read_table
 
@@ -519,3 +520,9 @@ def test_the_package_of_a_missing_library_is_advised_where_it_is_known(message: 
 @pytest.mark.parametrize(("version", "minor"), [("2.8.0+cpu", "2.8"), ("2.10", "2.10"), ("nightly", "nightly")])
 def test_the_minor_version_of_what_is_no_version_is_the_text(version: str, minor: str) -> None:
     assert get_minor_version(version) == minor
+
+
+def test_the_known_error_of_missing_bindings_names_the_last_torch_with_them() -> None:
+    last = max((release.torch for release in TABLE.releases if release.oneccl), key=parse_version)
+    why = parse_toml((ROOT / "ipexctl/data/errors.toml").read_text())["no-ccl"]["why"]
+    assert why.endswith(f"for torch up to {get_minor_version(last)}.")
