@@ -103,6 +103,7 @@ def count_ranks(run: RunOutcome) -> str:
     return f"{pluralize(len(run.ranks), 'rank')} on {pluralize(len({rank.host for rank in run.ranks}), 'host')}"
 
 
+_TRACEBACK = "Traceback (most recent call last):"
 _OTHER_STACKS = re.compile(r"^(?:Thread 0x.*\n(?:  .*\n){,1000}\n?|Extension modules: .*)", re.MULTILINE)  # of a crash
 _OUR_FRAME = r'.*/hooks/\w+\.py", line \d+ in answer\n'  # of a thread that our hooks start
 _OUR_STACKS = re.compile(rf"^Thread 0x.*\n(?:  .*\n){{,1000}}?{_OUR_FRAME}(?:  .*\n){{,1000}}\n?", re.MULTILINE)
@@ -112,11 +113,16 @@ _OUR_CALL = re.compile(rf"{_OUR_FILE}, line \d+,? in .*\n?(?: {{4}}.*\n?){{,2}}"
 
 def get_last_output(rank: RankOutcome) -> str:
     """The end of what a failed rank wrote, without harmless lines before and after it, or why it failed. Of a crash,
-    the stack of the thread that crashed, below the words with which native code aborts."""
+    the stack of the thread that crashed, below the words with which native code aborts; above the exception for a
+    command that failed, what that wrote."""
     output = strip_colours((rank.traceback or _drop_harmless_ends(rank.tail)).strip("\n") or rank.error)
     if rank.traceback.startswith("Fatal Python error: Aborted"):
         _, thrown, what = rank.tail.rpartition("terminate called ")
         lines = (thrown + what).splitlines()[:2] if thrown else _drop_harmless_ends(rank.tail).splitlines()[-1:]
+        output = "\n".join([*map(strip_colours, lines), output])
+    before = rank.tail.rsplit(_TRACEBACK, rank.traceback.count(_TRACEBACK))
+    if "CalledProcessError: Command " in rank.traceback and len(before) > rank.traceback.count(_TRACEBACK) > 0:
+        lines = _drop_harmless_ends(before[0].rpartition("\n")[0]).splitlines()[-3:]  # the command's own, mostly
         output = "\n".join([*map(strip_colours, lines), output])
     if "\nCurrent thread 0x" in output and "<no Python frame>" not in output:
         output = _OTHER_STACKS.sub("", output)

@@ -198,6 +198,18 @@ def test_the_words_of_native_code_that_aborts_stand_above_its_stack(wrote: str, 
     assert f"after 2.0 s\n{words and '  '}{words}  Fatal Python error: Aborted\n" in text
 
 
+@pytest.mark.parametrize(
+    ("wrote", "words"), [("step 3\ntar: x.tar: Cannot open\n", "  step 3\n  tar: x.tar: Cannot open\n"), ("", "")]
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_what_a_failed_command_wrote_stands_above_the_exception(wrote: str, words: str, known: bool) -> None:
+    last = "subprocess.CalledProcessError: Command 'tar' returned" if known else "ValueError: x"
+    traceback = f'Traceback (most recent call last):\n  File "a.py", line 7 in f\n{last}'
+    lines = "".join(f"[rank1]: {line}\n" for line in traceback.splitlines())
+    text = ending(e.Output(1, "a", "err", f"{wrote}{lines}".encode()), ended(1, 1, traceback=traceback))
+    assert f"after 2.0 s\n{words * known}  Traceback (most recent call last):\n" in text
+
+
 @pytest.mark.parametrize("hint", ["a smaller batch", "a smaller batch, fewer ranks there " * 8])
 @pytest.mark.parametrize("calls", [4, 12])
 def test_who_failed_stays_on_a_screen_of_24_rows(hint: str, calls: int) -> None:
