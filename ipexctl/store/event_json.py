@@ -21,6 +21,7 @@ _CPUS_LIMIT = 1 << 23  # of the lists of one line, which take many times its byt
 _CPU_LISTS, _CPU_SPAN = re.compile(rb'"([\d,-]{3,})"'), re.compile(rb"(\d{1,18})-(\d{1,18})")  # 0-15,32-47
 _ESCAPED_DIGIT = re.compile(rb"\\u00[23]")  # or a comma or a minus: no writer of records has a reason to
 _DEPTH_LIMIT = 100  # values in each other: whatever walks through them calls itself
+_DIGITS_LIMIT = 20  # of an integer
 _NAMES_LIMIT = 1 << 16  # hosts of a command, or ranks of a run
 # Fields and their keys: ``at`` is the stamp; an event's own ``at`` is a host's clock.
 _KEYS = {"at": "host_time", "selection_flags": "place"}
@@ -97,7 +98,7 @@ def read_line(data: bytes) -> JsonObject:
     """The object of a line of a record, which may be anybody's; its numbers are finite. Raises `DamagedRecordError`."""
     try:
         text = data.decode("utf-8", "surrogatepass")  # of bytes it would read UTF-16, too
-        line = json.loads(text, parse_float=_parse_finite, parse_constant=_parse_finite)
+        line = json.loads(text, parse_float=_parse_finite, parse_int=_parse_integer, parse_constant=_parse_finite)
     except (ValueError, RecursionError):  # the latter: it is nested too deeply
         raise DamagedRecordError("it is not JSON") from None
     if not isinstance(line, dict):
@@ -122,6 +123,13 @@ def _parse_finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
         raise ValueError(f"{text} is no number")
     return value
+
+
+def _parse_integer(text: str) -> int:
+    """Nothing of a run has more than 64 bits; a quotient of more than a float holds would be an exception."""
+    if len(text) > _DIGITS_LIMIT:
+        raise ValueError(f"{text:.40} is no such number")
+    return int(text)
 
 
 def decode_event(record: JsonObject) -> Stamped:

@@ -52,6 +52,10 @@ def nest(depth: int, opening: str, closing: str) -> str:
 
 RANK: Line = {"at": 1, "event": "run-started", "run": "r", "head": "h", "ranks": ["h"], "command": "c"}
 ENDED: Line = {"at": 3, "event": "run-ended", "run": "r", "reason": "done"}
+SAMPLE: Line = {
+    "at": 2, "event": "host-sample", "host": "h", "host_time": 2, "seconds": 1.0, "cpu": 1.0, "cores": 4,
+    "memory_total": 1 << 39,
+}  # fmt: skip
 FAILURE: Line = {"host": "h", "kind": "step", "what": "w", "hint": "ipexctl 'x"}
 RATES = [({}, 1e-308), ({"ppn": 2}, 1e308), ({}, 1e308), ({"ppn": 1}, 1e-308)]
 RECORDS: dict[str, list[Line | str]] = {
@@ -69,6 +73,7 @@ RECORDS: dict[str, list[Line | str]] = {
     "half a command": [STARTED, {"at": 1, "event": "host-failed", "failure": FAILURE}],
     "a run without ranks": [STARTED, {**RANK, "ranks": []}, ENDED],
     "a launch of no study": [STARTED, {**TRIED, "values": {}, "rates": {"pace": 1.0}}],
+    "a memory of 400 digits": [STARTED, RANK, {**SAMPLE, "memory": 10**400}, ENDED],
     "a start before all time": [
         STARTED, {**RANK, "host_time": -1e308, "title": "t"}, ENDED,
         {"at": 2, "event": "launcher-output", "stream": "err", "data": "x\n"},
