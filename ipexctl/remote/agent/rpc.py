@@ -121,7 +121,7 @@ class Wire:
         """Messages received since the last call; closes the wire at its end or at a line that is no object, and as
         ``tampered`` at one whose seal is wrong. Raises nothing."""
         ended, pieces, size = False, [self.inbox], len(self.inbox)
-        while self.open and not ended and size <= self.most:
+        while self.open and not ended and size <= self.most and not self.lines:  # by `wait` they are taken one by one
             try:
                 piece = self.sock.recv(PIECE)
             except (BlockingIOError, InterruptedError):

@@ -9,18 +9,21 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from ipexctl.protocol import paths
 from ipexctl.protocol.messages import (
+    KINDS,
     CheckpointPart,
     CheckpointsFound,
     CheckpointSource,
     CheckpointTaken,
     FileBytes,
     Message,
+    SendFile,
     TakeCheckpoint,
 )
 from ipexctl.protocol.run_spec import KeepSpec
@@ -476,3 +479,19 @@ def test_a_checkpoint_comes_to_a_directory_on_another_disk(tmp_path: Path) -> No
         move_file(str(source), str(target))
         assert (target.read_bytes(), target.stat().st_mtime_ns) == (b"new", 123456789)
         assert [*Path(other).iterdir()] == [target]
+
+
+def test_orders_that_another_host_sends_ahead_are_not_kept_here() -> None:
+    """For each one that was answered, megabytes of further ones came in: a gigabyte in three seconds."""
+    ours, theirs = socket.socketpair()
+    wire = rpc.Wire(ours, rpc.GREETING_LIMIT)
+    theirs.setblocking(False)
+    ahead, sent = memoryview((KINDS.write(SendFile("a", [1, 2], "b", "c", "")) + b"\n") * 300_000), 0
+    for _ in range(20):
+        with suppress(BlockingIOError):
+            while True:
+                sent += theirs.send(ahead[sent:])
+        assert isinstance(wire.wait(10.0), SendFile)
+    assert sum(map(len, wire.lines)) < 2 * rpc.PIECE
+    wire.close()
+    theirs.close()
