@@ -150,11 +150,7 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
     if (task.module or word.endswith(".py")) and args[:1] == ("--",):
         args = args[1:]  # torchrun and accelerate launch take it so, too
     if task.module:
-        if word == "pdb" and not task.stdin:  # at the end of its input it ends well, before the script's first line
-            without = advise("run", *args, text="without it; --stdin FILE gives pdb of rank 0 its commands:")
-            raise UsageError("pdb asks for commands, and ranks have no keyboard", hint=without)
-        if not task.per_host:
-            _refuse_launcher(word, f"python -m {word}", args)
+        _refuse_launcher(task, word, f"python -m {word}", args)
         return Start("module", word, args)
     if task.program:
         if "/" in word and not word.startswith("/"):
@@ -166,8 +162,7 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
         if not path.exists() and not task.per_host:
             _refuse_command_line(word, args)
         if is_program_name(word) and not path.exists():
-            if not task.per_host:
-                _refuse_launcher(word, word, args)
+            _refuse_launcher(task, word, word, args)
             if task.backend_override and word in get_args(Backend):
                 raise UsageError(f"--backend-override takes no value, and {word} is none", hint=f"leave out {word}")
             return Start("env", word, args)
@@ -216,8 +211,9 @@ def _refuse_command_line(word: str, args: tuple[str, ...]) -> None:
     raise UsageError(what, hint=advise("run", *options, *script))
 
 
-def _refuse_launcher(word: str, line: str, args: tuple[str, ...]) -> None:
-    """Raises `UsageError` for a program or module that starts ranks by itself; ``line`` begins its own launch line."""
+def _refuse_launcher(task: Run, word: str, line: str, args: tuple[str, ...]) -> None:
+    """Raises `UsageError` for a program or module that starts ranks by itself; ``line`` begins its own launch line. And
+    for pdb without input, at whose end it ends well, before the script's first line."""
     from ipexctl.decide.launch.launch_table import normalise_program
     from ipexctl.verbs.migrate import LaunchLines
 
@@ -225,14 +221,20 @@ def _refuse_launcher(word: str, line: str, args: tuple[str, ...]) -> None:
     lines = LaunchLines()
     at = next((number for number, arg in enumerate(args) if arg == "-m" or arg[:1] != "-"), len(args))
     if normalise_program(word) == "python" and args[at : at + 1] == ("-m",) and args[at + 1 :]:
-        _refuse_launcher(args[at + 1], shlex.join((word, *args[: at + 2])), args[at + 2 :])
+        _refuse_launcher(task, args[at + 1], shlex.join((word, *args[: at + 2])), args[at + 2 :])
+        return
+    begin = next((number for number, arg in enumerate(args) if arg == "-m" or Path(arg).is_file()), len(args))
+    if word == "pdb" and not task.stdin:
+        text = "without it; --stdin FILE gives pdb of rank 0 its commands:"
+        without = advise("run", *(args[begin:] or args), text=text)
+        raise UsageError("pdb asks for commands, and ranks have no keyboard", hint=without)
+    if task.per_host:
         return
     known, module = lines.table.find_program((word, *args)), lines.table.find_module((word, *args))
     kind = "" if known is None else known[0].kind
     if not module and word not in engines and kind not in {"mpi", "slurm", "agent", "refused"}:
         return
     engine = engines.get(word if known is None else known[0].name)
-    begin = next((number for number, arg in enumerate(args) if arg == "-m" or Path(arg).is_file()), len(args))
     words: tuple[str, ...] = args[begin:] or ("train.py",)
     if engine:
         words = ("--engine", engine, *words)

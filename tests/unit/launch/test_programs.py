@@ -156,7 +156,8 @@ def test_what_no_host_can_start_is_refused_before_any_is_contacted(settings: dic
         ("./app", False, "app/__main__.py --lr 1"),
         ("pkg.train", False, "-m pkg.train --lr 1"),
         ("trl", False, "give the path of a file on this machine; --program takes one of the hosts"),
-        ("pdb", True, "train.py --lr 1"),
+        ("pdb train.py", True, "train.py --lr 1"),
+        ("python -m pdb -c continue train.py", False, "train.py --lr 1"),
     ],
 )
 def test_what_python_starts_otherwise_than_a_file_is_answered_with_the_command(
@@ -165,8 +166,9 @@ def test_what_python_starts_otherwise_than_a_file_is_answered_with_the_command(
     for file in ("tools/app/__main__.py", "app/__main__.py", "src/pkg/train.py"):
         Path(file).parent.mkdir(parents=True)
         Path(file).write_text("pass\n")
+    script, *args = word.split()
     with pytest.raises(UsageError) as refused:
-        read_starts(script=word, module=module, args=(*["train.py"] * module, "--lr", "1"))
+        read_starts(script=script, module=module, args=(*args, "--lr", "1"))
     assert str(refused.value.hint).splitlines()[-1].removeprefix("ipexctl run ") == hint
 
 
