@@ -446,9 +446,11 @@ def test_shell_files_are_not_searched_for_gpus() -> None:
     assert actual("train.py --backend nccl\n", "conf.yaml") == []
 
 
-@pytest.mark.parametrize("words", ["-c " + ",".join(["0-9999:1"] * 20000), ",".join(["ffffffff"] * 20000)])
+@pytest.mark.parametrize(
+    "words", ["-c " + ",".join(["0-9999:1"] * 20000), ",".join(["ffffffff"] * 20000), "-c 0-9999:2,1-9999:2"]
+)
 def test_a_few_letters_stand_for_no_millions_of_cpus(words: str) -> None:
-    """A script of 900 KB took gigabytes of memory and minutes."""
+    """A script of 900 KB took gigabytes of memory and minutes, also by a thousand lists in a line."""
     begun = time.monotonic()
     assert LaunchLines().try_line(f"taskset {words} mpirun -n 2 python t.py") is None
     assert time.monotonic() - begun < 10

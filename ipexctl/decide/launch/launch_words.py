@@ -29,7 +29,8 @@ _DEFAULTS = {  # a free port, all instances, cores or nodes, the directory of th
     ("--numa", "-1"), ("--workdir", "."), ("--workdir", "./"),
 }  # fmt: skip
 _STEPS = re.compile(r"\b([0-9]{1,4})-([0-9]{1,4}):([1-9][0-9]{0,3})\b")  # of taskset
-_STEPS_LIMIT = 4  # of these in a list: each stands for thousands of numbers
+_STEPS_LIMIT = 4  # of these in a list
+_STEPPED_LIMIT = 512  # numbers that each stands for: a line may have a thousand such lists
 _CPUS = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 _INTERFACE = re.compile(r"[A-Za-z0-9][\w.:@-]*")
 
@@ -132,7 +133,8 @@ def _list_steps(match: re.Match[str]) -> str:
     first, last, step = map(int, match.groups())
     if step == 1:
         return f"{first}-{last}"
-    return ",".join(map(str, range(first, last + 1, step)))
+    numbers = range(first, last + 1, step)
+    return match[0] if len(numbers) > _STEPPED_LIMIT else ",".join(map(str, numbers))
 
 
 def _is_cpu_list(value: str) -> bool:
