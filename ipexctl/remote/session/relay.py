@@ -89,17 +89,22 @@ class FileRelay:
     def fetch(self, base: str, token: str, files: List[Dict[str, Any]]) -> messages.Fetched:
         """Fetches files from another host, without proxies; it stops at the first that does not arrive whole. What has
         arrived of it stays, and is where the next try, from wherever, goes on."""
-        from multiprocessing.pool import ThreadPool  # slow to import, and few sessions need them
+        from concurrent.futures import Future, wait  # slow to import, and few sessions need them
+
+        fetched: "Future[messages.Fetched]" = Future()
+
+        def work() -> None:
+            try:
+                fetched.set_result(self._fetch(base, token, files))
+            except BaseException as error:  # raised again below
+                fetched.set_exception(error)
 
         # What Python reads of an answer has no end in more than one place, and a lost controller ends this program.
-        pool = ThreadPool(1)
-        fetched = pool.apply_async(self._fetch, (base, token, files))
-        pool.close()
-        while not fetched.ready():
+        threading.Thread(target=work, daemon=True).start()
+        while not wait([fetched], 0.5).done:
             if ENDED.is_set():
                 raise SessionError("gone", "the controller is gone")
-            fetched.wait(0.5)
-        return fetched.get()
+        return fetched.result()
 
     def _fetch(self, base: str, token: str, files: List[Dict[str, Any]]) -> messages.Fetched:
         import http.client  # as above
@@ -235,11 +240,17 @@ def remove_path(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
         if procs.find_mount(path):
             return
-        from multiprocessing.pool import ThreadPool
+        # A pool of multiprocessing would need a /dev/shm that can be written.
+        from concurrent.futures import ThreadPoolExecutor
 
         directories = procs.list_directories(path)[::-1]
-        with ThreadPool(8) as pool:
-            pool.map(lambda directory: remove_files(path, directory), directories)
+
+        def remove_some(first: int) -> None:
+            for directory in directories[first::8]:
+                remove_files(path, directory)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(remove_some, range(8)))
         for directory in directories:  # whose turn came before that of what was in them
             remove_files(path, directory)
     else:

@@ -47,6 +47,7 @@ from ipexctl.remote.session.uv import find_uv
 from ipexctl.verbs.install import install_sessions
 from ipexctl.verbs.install.install_sessions import InstallSessions, describe_error
 from tests.tables import read_table
+from tests.unit.agent.test_full_disk import needs_mounts
 
 REMOTE = Path(__file__).parents[3] / "ipexctl" / "remote" / "session"
 PROGRAM = load_session_program("install")
@@ -548,6 +549,26 @@ def test_a_link_that_another_user_puts_in_place_of_a_directory_leads_no_removal_
     relay.remove_path(str(tmp_path / "env.d"))
     assert (tmp_path / "theirs/in/data").is_file()
     assert not (tmp_path / "env.d").exists()
+
+
+ON_A_HOST_WITHOUT_SHM = """
+import os
+from ipexctl.remote.session.relay import FileRelay, remove_path
+relay = FileRelay()
+relay.base = "."
+os.makedirs("env/lib")
+remove_path("env")
+print(os.path.exists("env"), relay.fetch("http://127.0.0.1:1", "t", [{"size": 1, "target": "x", "sha256": "0"}]))
+"""
+
+
+@needs_mounts
+def test_a_host_whose_shared_memory_cannot_be_written_takes_and_removes_files(tmp_path: Path) -> None:
+    """Pools of ``multiprocessing`` have a semaphore there."""
+    words = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o ro none /dev/shm && exec "$@"', "sh"]
+    program = [*words, sys.executable, "-c", ON_A_HOST_WITHOUT_SHM]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.startswith("False Fetched(files=[], why='<urlopen error [Errno 111]"), done.stderr
 
 
 def test_what_is_deeper_than_pythons_stack_is_removed(tmp_path: Path) -> None:
