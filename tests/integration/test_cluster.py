@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cluster import Cluster
 from tests.cluster.ground import sweep
 from tests.waiting import wait
@@ -52,7 +54,10 @@ def test_nothing_is_left_after_the_end(make_cluster: Callable[..., Cluster]) -> 
     wait(lambda: _namespaces() <= before)
 
 
-def test_a_killed_owner_leaves_only_files_and_these_to_the_next(make_cluster: Callable[..., Cluster]) -> None:
+def test_a_killed_owner_leaves_only_files_and_these_to_the_next(
+    make_cluster: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IPEXCTL_TEST_DISK", str(tmp_path))  # on the usual one the next may be another test's
     before = _namespaces()
     code = (
         "from tests.cluster import Cluster\n"
