@@ -32,8 +32,8 @@ _EXIT_TIMEOUT = 5.0  # seconds that a program may take to end
 
 def load_session_program(name: str) -> str:
     """Returns a session program with the modules it imports, as text: "install", "relay", "netcheck"."""
-    others = ("loop", "relay", *_OWN_MODULES.get(name, ()))
-    return agent.build_program(f"remote.session.{name}", "remote.agent.procs", *(f"remote.session.{o}" for o in others))
+    others = [f"remote.session.{other}" for other in ("loop", "relay", *_OWN_MODULES.get(name, ()))]
+    return agent.build_program(f"remote.session.{name}", "remote.agent.procs", *others)
 
 
 class Session(AbstractContextManager["Session"]):

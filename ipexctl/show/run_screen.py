@@ -120,10 +120,11 @@ def get_last_output(rank: RankOutcome) -> str:
         _, thrown, what = rank.tail.rpartition("terminate called ")
         lines = (thrown + what).splitlines()[:2] if thrown else _drop_harmless_ends(rank.tail).splitlines()[-1:]
         output = "\n".join([*map(strip_colours, lines), output])
-    before = rank.tail.rsplit(_TRACEBACK, rank.traceback.count(_TRACEBACK))
-    if "CalledProcessError: Command " in rank.traceback and len(before) > rank.traceback.count(_TRACEBACK) > 0:
-        lines = _drop_harmless_ends(before[0].rpartition("\n")[0]).splitlines()[-3:]  # the command's own, mostly
-        output = "\n".join([*map(strip_colours, lines), output])
+    if "CalledProcessError: Command " in rank.traceback and (count := rank.traceback.count(_TRACEBACK)):
+        before, *tracebacks = rank.tail.rsplit(_TRACEBACK, count)
+        if len(tracebacks) == count:  # else its beginning is lost
+            lines = _drop_harmless_ends(before.rpartition("\n")[0]).splitlines()[-3:]  # the command's own, mostly
+            output = "\n".join([*map(strip_colours, lines), output])
     if "\nCurrent thread 0x" in output and "<no Python frame>" not in output:
         output = _OTHER_STACKS.sub("", output)
     return _OUR_CALL.sub("", _OUR_STACKS.sub("", output)).strip("\n")

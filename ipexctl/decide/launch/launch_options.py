@@ -10,6 +10,9 @@ from ipexctl.decide.parsing.shell import END, remove_marks, split_marked_command
 from ipexctl.model.errors import Note, UsageError, advise
 from ipexctl.model.text import format_cpus, printable, read_seconds
 
+_STEPS = re.compile(r"\b([0-9]{1,4})-([0-9]{1,4}):([1-9][0-9]{0,3})\b")  # of taskset
+_STEPS_LIMIT = 4  # of these in a list
+_STEPPED_LIMIT = 512  # numbers that each stands for: a line may have a thousand such lists
 _MASK_LIMIT = 4096  # letters of a mask: 16,384 CPUs
 _NAME = re.compile(r"(?:\[[^\[\]]*\]|[^,\[\]]|[\[\]])+")  # between commas outside of brackets
 
@@ -213,9 +216,18 @@ class LaunchOptions(LaunchWords):
         before = self.options.get("-e PYTHONWARNINGS", ("", ""))[1].partition("=")[2]
         self.set_variable("PYTHONWARNINGS=" + ",".join(filter(None, (before, value))))
 
+    def _take_omp(self, value: str, spelled: str, level: Level) -> None:
+        """That of ipexrun, whose default is PyTorch's own."""
+        self.set_option("--omp", "gnu" if value == "default" else value, f"{level.program.name}'s {spelled}")
+
+    def _take_cpu_list(self, value: str, spelled: str, level: Level) -> None:
+        """That of taskset, whose ranges may have steps."""
+        listed = value if END in value else _STEPS.sub(_list_steps, value, _STEPS_LIMIT)
+        self.set_option("--cpus", listed, f"{level.program.name}'s {spelled}")
+
     def _take_mask(self, value: str, spelled: str, level: Level) -> None:
         """The mask of taskset, unless its list of CPUs was there."""
-        if "--cpus" in level.given:
+        if "cpu-list" in level.given:
             self.words.insert(0, value)
         elif len(value) <= _MASK_LIMIT and (cpus := parse_cpu_mask(value.lower().removeprefix("0x"))):
             self.set_option("--cpus", format_cpus(cpus), spelled)
@@ -229,6 +241,14 @@ class LaunchOptions(LaunchWords):
             seconds = value
         if seconds != "0":  # for timeout and mpirun: no limit
             self.set_option("--time-limit", seconds, f"{level.program.name}'s {spelled}")
+
+
+def _list_steps(match: re.Match[str]) -> str:
+    first, last, step = map(int, match.groups())
+    if step == 1:
+        return f"{first}-{last}"
+    numbers = range(first, last + 1, step)
+    return match[0] if len(numbers) > _STEPPED_LIMIT else ",".join(map(str, numbers))
 
 
 def _split_names(text: str) -> list[str]:

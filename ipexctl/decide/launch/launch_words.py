@@ -28,9 +28,6 @@ _DEFAULTS = {  # a free port, all instances, cores or nodes, the directory of th
     ("--cores-per-instance", "-1"), ("--cores-per-instance", "0"), ("--cpus", "all"), ("--numa", "all"),
     ("--numa", "-1"), ("--workdir", "."), ("--workdir", "./"),
 }  # fmt: skip
-_STEPS = re.compile(r"\b([0-9]{1,4})-([0-9]{1,4}):([1-9][0-9]{0,3})\b")  # of taskset
-_STEPS_LIMIT = 4  # of these in a list
-_STEPPED_LIMIT = 512  # numbers that each stands for: a line may have a thousand such lists
 _CPUS = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 _INTERFACE = re.compile(r"[A-Za-z0-9][\w.:@-]*")
 
@@ -81,10 +78,6 @@ class LaunchWords:
     def set_option(self, option: str, value: str, spelled: str) -> None:
         """Gives ``run`` an option with the value of ``spelled``; a switch has none. Raises `UsageError` as run does."""
         shown = printable(f"{spelled} {remove_marks(value)}".strip())
-        if (option, value) == ("--omp", "default"):  # of ipexrun: PyTorch's own
-            value = "gnu"
-        elif option == "--cpus" and END not in value:
-            value = _STEPS.sub(_list_steps, value, _STEPS_LIMIT)
         if option == "--iface" and not (_INTERFACE.fullmatch(value) or END in value):
             self.leave("option", shown)
         elif (option, value) in _DEFAULTS:
@@ -127,14 +120,6 @@ class LaunchWords:
 
     def _find_meaning(self, name: str) -> str:
         return self.table.variables.get(match_name(name, self.table.variables), "-e")
-
-
-def _list_steps(match: re.Match[str]) -> str:
-    first, last, step = map(int, match.groups())
-    if step == 1:
-        return f"{first}-{last}"
-    numbers = range(first, last + 1, step)
-    return match[0] if len(numbers) > _STEPPED_LIMIT else ",".join(map(str, numbers))
 
 
 def _is_cpu_list(value: str) -> bool:

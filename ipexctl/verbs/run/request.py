@@ -154,7 +154,7 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
         return Start("module", word, args)
     if task.program:
         if "/" in word and not word.startswith("/"):
-            hint: str = "its name, or its absolute path on the hosts; a file of this machine needs no --program"
+            hint = "its name, or its absolute path on the hosts; a file of this machine needs no --program"
             raise UsageError(f"--program {shown} is neither a name nor an absolute path", hint=hint)
         return Start("host", word, args, (), False)
     path = Path(word)
