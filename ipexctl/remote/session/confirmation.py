@@ -27,7 +27,7 @@ def is_confirmed(base: str, token: str) -> bool:
 
 
 def _ask_for_confirmation(base: str, token: str) -> bool:
-    import http.client  # as above
+    import http.client  # slow to import, and asked for by a lost controller alone
     import urllib.error
     import urllib.request
 
