@@ -143,7 +143,8 @@ def _first_failure(rank: RankOutcome, run: RunOutcome, below: Sequence[Renderabl
     who = f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)}"
     items: list[RenderableType] = [outcome(False, (who, STRONG), f"{after}{first}")]
     output = get_last_output(rank)
-    items += [_LastWords(escape_lines(output), "" if rank.where else rank.line, below)] if output else []
+    exception = escape_lines(strip_colours(rank.error))[0]
+    items += [_LastWords(escape_lines(output), "" if rank.where else rank.line, below, exception)] if output else []
     if rank.where:
         items.append(labelled("  line", (rank.where, STRONG), "  shortly before"))
     error = rank.error if rank.exit_line or not rank.traceback else ""
@@ -165,10 +166,13 @@ _LINE_ROWS = 3  # rows of a line
 class _LastWords:
     """The end of what a failed rank wrote, so that who failed above it and what to do below stay on one screen: of a
     long line the middle gives way, of many lines those between the first and the last ones; then the line of its script
-    is named. Of a traceback what marks a part of a line gives way first, then the calls in libraries."""
+    is named. Of a traceback what marks a part of a line gives way first, then the calls in libraries; the exception
+    itself stands above the end of a message of many lines (a tensor, traces)."""
 
-    def __init__(self, lines: Sequence[str], line: str = "", below: Sequence[RenderableType] = ()) -> None:
-        self._lines, self._line, self._below = lines, line, below
+    def __init__(
+        self, lines: Sequence[str], line: str = "", below: Sequence[RenderableType] = (), exception: str = ""
+    ) -> None:
+        self._lines, self._line, self._below, self._exception = lines, line, below, exception
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         width = options.max_width - 2
@@ -182,9 +186,11 @@ class _LastWords:
         length = len(shown)
         if length > LAST_WORDS or _count_rows(shown, width) > most:
             shown = _drop_library_calls(shown)
-        first, *lines = [_cut_line(line, _LINE_ROWS * width) for line in shown]
-        lines = lines[1 - LAST_WORDS :]
-        while len(lines) > 1 and _count_rows([first, _CUT, *lines], width) > most:
+        exception, first, *lines = [
+            _cut_line(line, _LINE_ROWS * width) for line in (self._exception or shown[0], *shown)
+        ]
+        while len(lines) > 1 and (len(lines) >= LAST_WORDS or _count_rows([first, _CUT, *lines], width) > most):
+            first = exception if lines[0] == exception else first
             del lines[0]
         cut = len(lines) + 1 < length
         yield from (item for line in [first, *([_CUT] if cut else []), *lines] for item in whole(line, 2))

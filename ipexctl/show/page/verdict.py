@@ -53,7 +53,11 @@ def make_verdict(page: RunPage) -> RunVerdict:
 
 def _list_last_words(rank: RankOutcome) -> tuple[str, ...]:
     output = run_screen.get_last_output(rank)
-    lines = output.split("\n")[-run_screen.LAST_WORDS :] if output else []
+    lines = output.split("\n") if output else []
+    above, lines = lines[: -run_screen.LAST_WORDS], lines[-run_screen.LAST_WORDS :]
+    exception = rank.error.partition("\n")[0]
+    if exception and exception in above and exception not in lines:
+        lines[:2] = [exception, "…"]
     if not rank.traceback and rank.error not in output:
         lines.append(rank.error)
     return (*lines, *([f"kernel: {rank.kernel}"] if rank.kernel else []))

@@ -80,6 +80,18 @@ def test_ranks_that_have_not_met_make_a_good_end_a_warning() -> None:
     assert "the ranks have not met" in Reader(render_run(page)).text
 
 
+def test_the_exception_stands_above_the_end_of_a_message_of_many_lines() -> None:
+    last = "ValueError: a bad loc\n" + "\n".join(f"tensor {n}" for n in range(40))
+    failed = [
+        Stamped(each.at, replace(each.event, error=last, traceback=f"Traceback\n{last}"))
+        if isinstance(each.event, e.RankEnded) and each.event.status
+        else each
+        for each in make_run("failed")
+    ]
+    lines = make_verdict(fold_page(failed)).lines
+    assert (lines[:3], lines[-1]) == (("ValueError: a bad loc", "…", "tensor 12"), "tensor 39")
+
+
 @pytest.mark.parametrize(("detail", "state"), [("measured", "good"), ("dropped", "good"), ("ipexctl stop", "warn")])
 def test_a_launch_that_a_study_ended_is_no_failure(detail: str, state: str) -> None:
     stopped = [

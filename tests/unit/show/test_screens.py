@@ -244,6 +244,14 @@ def test_who_failed_stays_on_a_screen_of_24_rows(hint: str, calls: int) -> None:
     assert 'train.py", line 63, in main' in capture.get(), "where no screen bounds the lines, too"
 
 
+def test_the_exception_stands_above_the_end_of_a_message_of_many_lines() -> None:
+    last = "ValueError: a bad loc\n" + "\n".join(f"tensor {n}" for n in range(40))
+    failed = ended(
+        1, 1, traceback=f'Traceback (most recent call last):\n  File "a.py", line 3 in f\n{last}', error=last
+    )
+    assert " s\n  ValueError: a bad loc\n  …\n  tensor 11\n" in ending(failed)
+
+
 @pytest.mark.parametrize(
     ("end", "output"),
     [
