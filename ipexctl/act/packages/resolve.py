@@ -13,7 +13,7 @@ import threading
 import time
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
@@ -22,6 +22,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from packaging.pylock import Package, Pylock, PylockValidationError
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ipexctl.act.context import Limits
@@ -156,7 +157,8 @@ def _lock_packages(
         pages = _write_hash_pages(sources, Path(folder))
         status, output, errors = _run_pip_compile(tool, requirements, options, target, pages)
     if status != 0:
-        raise _explain_uv_error(errors if status is None else "", errors, sources)
+        asked = {canonicalize_name(re.split(r"[^\w.-]", text, maxsplit=1)[0]) for text in requirements}
+        raise _explain_uv_error(errors if status is None else "", errors, sources, asked)
     return output
 
 
@@ -283,7 +285,7 @@ def strip_error_prefix(line: str) -> str:
     return line.removeprefix("error: ").removeprefix("cause: ")
 
 
-def _explain_uv_error(what: str, errors: str, sources: Sources) -> UsageError:
+def _explain_uv_error(what: str, errors: str, sources: Sources, asked: Collection[str]) -> UsageError:
     text = strip_credentials(errors)
     lines = [strip_error_prefix(line) for line in read_uv_errors(text)]
     where = ", ".join(sources.list_names())
@@ -310,13 +312,16 @@ def _explain_uv_error(what: str, errors: str, sources: Sources) -> UsageError:
     reasons = [line for line in lines if not line.startswith("hint:")]
     if len(reasons) > 8:  # the last ones have the conclusion
         reasons[2:-5] = ["…"]
-    source = re.search(r"Wheels are required for `([\w.-]+)`", text)  # uv has no codes
+    # uv has no codes. It comes to the newest releases last, and to old ones, without wheels, of what is asked for.
+    hinted = re.search(r"Wheels are required for `([\w.-]+)`", text)
+    only = re.findall(r"(?<![\w.-])([\w.-]{1,99})(?:[<=>]\S{0,99})? has no usable wheels", text) if hinted else []
+    source = next((name for name in only[::-1] if name not in asked), hinted[1] if hinted else "")
     return UsageError(
-        f"{source[1]} has no fitting wheel, only its source, and nothing is built"
+        f"{source} has no fitting wheel, only its source, and nothing is built"
         if source
         else "the wheels of this stack cannot be resolved",
         reasons=[*reasons, *hiding[:1], f"looked in: {where}"],
-        hint=advise("install", "--build", source[1]) if source else None,
+        hint=advise("install", "--build", source) if source else None,
         exit=Exit.STEP,
         code="no-mpi4py" if "mpi4py" in text else "unresolved",
     )

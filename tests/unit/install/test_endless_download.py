@@ -41,5 +41,6 @@ def test_what_an_index_has_uv_write_is_read_in_time() -> None:
     """Why a version was withdrawn is the index's to say: a quarter of a MiB of beginnings took a minute and more."""
     begun = time.monotonic()
     assert not _UV_CAUSE.search("Because " * 32768)
-    assert _explain_uv_error("", "error sending request for url (" * 8192, Sources()).exit == 4
+    for text in ("error sending request for url (" * 8192, "Wheels are required for `a`" + "a.=" * (1 << 18)):
+        assert _explain_uv_error("", text, Sources(), ()).exit == 4
     assert time.monotonic() - begun < 10

@@ -461,16 +461,21 @@ def test_a_page_is_not_mixed_with_indexes(tmp_path: Path, pips: wheels.Index, pu
 
 
 def test_a_package_of_which_only_the_source_fits_is_named_and_that_nothing_is_built(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "inhouse-1.0.tar.gz", "w:gz") as archive:
-        info = tarfile.TarInfo("inhouse-1.0/PKG-INFO")
-        text = b"Metadata-Version: 2.1\nName: inhouse\nVersion: 1.0\n"
-        info.size = len(text)
-        archive.addfile(info, io.BytesIO(text))
+    for name, version in {"inhouse": "1.0", "app": "0.1", "older": "1.0"}.items():
+        with tarfile.open(tmp_path / f"{name}-{version}.tar.gz", "w:gz") as archive:
+            info = tarfile.TarInfo(f"{name}-{version}/PKG-INFO")
+            text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text))
+    # The newest release of app has a wheel and needs what has none; so does an old one, and the oldest has none itself.
+    needs = {"0.2": "older==1.0", "0.3": "inhouse>=1.0"}
+    wheels.fill(tmp_path, [wheels.wheel("app", version, {}, requires=(name,)) for version, name in needs.items()])
     sources = Sources(find_links=(tmp_path.as_uri(),), no_index=True, environ={"UV_CACHE_DIR": str(tmp_path / "uv")})
-    with pytest.raises(UsageError) as refused:
-        resolve_wheels(find_uv(), ["inhouse"], WheelTarget("3.11", "2.28"), sources)
-    assert refused.value.sentence == "inhouse has no fitting wheel, only its source, and nothing is built"
-    assert refused.value.hint == "ipexctl install --build inhouse"
+    for requirement in ("inhouse", "App>0"):
+        with pytest.raises(UsageError) as refused:
+            resolve_wheels(find_uv(), [requirement], WheelTarget("3.11", "2.28"), sources)
+        assert refused.value.sentence == "inhouse has no fitting wheel, only its source, and nothing is built"
+        assert refused.value.hint == "ipexctl install --build inhouse"
     with pytest.raises(UsageError, match="cannot be resolved"):
         resolve_wheels(find_uv(), ["nowhere"], WheelTarget("3.11", "2.28"), sources)
 
