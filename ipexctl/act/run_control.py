@@ -336,7 +336,10 @@ class RunFollower:
         while (pieces := channel.read(self._timings.poll)) is not None and not self._over.is_set():
             data = b"".join(piece for stream, piece in pieces if stream == "out")
             before = silent
-            silent = 0.0 if data else silent + (0.0 if pieces else self._timings.poll)
+            if data:
+                silent = 0.0
+            elif not pieces:
+                silent += self._timings.poll
             if (before < self._timings.silent) != (silent < self._timings.silent):
                 self._frames.put(OutputFrame(SILENT, b"%d" % silent))
             if data:

@@ -54,7 +54,8 @@ class Option(NamedTuple):
         if self.flag.argument:
             metavar = metavar or self.key.upper()
             metavar = metavar if default is Parameter.empty else f"[{metavar}]"
-            metavar += "..." if get_origin(kind) is tuple and "..." not in metavar else ""
+            if get_origin(kind) is tuple and "..." not in metavar:
+                metavar += "..."
         if get_origin(kind) in (tuple, dict):
             kind, default = list[str], default if default is Parameter.empty else None
         shown: dict[str, Any] = {"help": self.help_text, "show_default": False, "metavar": metavar}

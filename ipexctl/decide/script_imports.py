@@ -364,7 +364,8 @@ def describe_missing_modules(
     text = f"{printable(script)} imports {names}, not in the environment"
     if len(unknown) == len(places):
         return (Note("missing-module", f"{text}: install --with and the name of its package"),)
-    text += f" (add --with and the package of {join_names(unknown, 3)})" if unknown else ""
+    if unknown:
+        text += f" (add --with and the package of {join_names(unknown, 3)})"
     return (Note("missing-module", Hint(words, f"{text}:").keep_installed(host)),)
 
 

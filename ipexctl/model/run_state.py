@@ -263,8 +263,10 @@ class Attempt:
     @property
     def suspects(self) -> tuple[int, ...]:
         """The ranks that the others wait for."""
+        if self.stall:
+            return self.stall.suspects
         slow = self.slowdown.verdict if self.slowdown else None
-        return self.stall.suspects if self.stall else slow.ranks if slow else ()
+        return slow.ranks if slow else ()
 
 
 @dataclass(slots=True)

@@ -102,8 +102,10 @@ def group_failures(every: Iterable[Failure]) -> list[tuple[str, list[str], str |
         first, *more = escape_lines(whats.pop() if len(whats) == 1 else bare)
         names = [member.host for member in members if member.host]
         subject = f"{len(names)} hosts, " if len(set(names)) > 3 else ""
-        subject += f"{format_hosts(names)}: " if names else ""
-        subject += "unreachable: " if kind is Kind.UNREACHABLE else ""
+        if names:
+            subject += f"{format_hosts(names)}: "
+        if kind is Kind.UNREACHABLE:
+            subject += "unreachable: "
         lines.append((subject + first, more, hint))
     return lines
 

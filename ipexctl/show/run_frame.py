@@ -70,12 +70,10 @@ def _draw_header(state: RunState, width: int, now: float) -> Text:
     isas = {isa for host in hosts if (isa := run.isas.get(host))}
     parts = [f"{pluralize(len(state.ranks), 'rank')} on {pluralize(len(hosts), 'host')}" if hosts else ""]
     spares = {*(state.run.launch.spares if state.run.launch else ())}.difference(hosts)
-    parts[0] += f" + {pluralize(len(spares), 'spare')}" if hosts and spares else ""
-    parts += [
-        phrases.format_backend(state.attempt.backend, run.backend),
-        run.precision,
-        isas.pop() if len(isas) == 1 else "mixed ISA" if isas else "",
-    ]
+    if hosts and spares:
+        parts[0] += f" + {pluralize(len(spares), 'spare')}"
+    isa = "mixed ISA" if len(isas) > 1 else "".join(isas)
+    parts += [phrases.format_backend(state.attempt.backend, run.backend), run.precision, isa]
     parts = [one_line(part) for part in parts if part]
     right = f"{one_line(run.run)}  {clock}"
     if cell_len(title + right) + 2 > width:  # the clock before the id
@@ -117,7 +115,8 @@ def _draw_verdict(state: RunState, width: int, most: int, now: float) -> list[Te
     stacks = f"stacks: {complete_hint(advise('logs', run, '--stacks'), state.selection_flags)}"
     stop = f"{end} here, or {complete_hint(advise('stop', run), state.selection_flags)}"
     if not stall:
-        lines += [one_line(stop)] if lost and cell_len(stop) <= room else []
+        if lost and cell_len(stop) <= room:
+            lines.append(one_line(stop))
         return _make_verdict_rows(lines[:most], WARN)
     steps = [one_line(words) for words in (stacks, stop) if cell_len(words) <= room]
     steps = steps if len(steps) > 1 else [*steps, end]
@@ -383,7 +382,9 @@ def _describe_rank(state: RunState, rank: RankState, now: float) -> tuple[str, s
 def _format_age(seconds: float) -> str:
     """Seconds in a stage, in few cells: ``61 s``, ``12 m``, ``3 h``."""
     whole = max(int(seconds), 0)
-    return f"{whole} s" if whole < 100 else f"{whole // 60} m" if whole < 6000 else f"{whole // 3600} h"
+    if whole < 100:
+        return f"{whole} s"
+    return f"{whole // 60} m" if whole < 6000 else f"{whole // 3600} h"
 
 
 def _summarise_numbers(group: Sequence[RankState]) -> str:
@@ -442,7 +443,8 @@ def _format_steps(group: Sequence[RankState]) -> str:
 
 
 def _format_pace(pace: float) -> str:
-    return f"{pace:.0f}" if pace >= 1000 else f"{pace:.1f}" if pace >= 100 else f"{pace:.2f}"
+    decimals = 2 - (pace >= 100) - (pace >= 1000)
+    return f"{pace:.{decimals}f}"
 
 
 def _format_share(pace: float, usual: float) -> str:
@@ -472,7 +474,8 @@ def _draw_pane(view: View, width: int, rows: int) -> list[Text]:
     log = view.log
     view.skipped += max(log.count - view.drawn_count - rows, 0)
     view.drawn_count = log.count
-    name += f" · {pluralize(view.skipped, 'line', ',')} went by unseen, the log has them" if view.skipped else ""
+    if view.skipped:
+        name += f" · {pluralize(view.skipped, 'line', ',')} went by unseen, the log has them"
     lines = log.read_lines(log.count - rows - _HIDDEN + 1, log.count) + list_open_lines(view.state, rank)
     lines = [line for line in lines if find_harmless(line) is None][-rows:]
     return _pad_rows(draw_rule(name, width), [make_row(fit_bar(line, width)) for line in lines], rows)
@@ -548,10 +551,12 @@ def _draw_footer(view: View, width: int) -> Text:
     if view.prompt:
         return make_row((f"{view.prompt}: ", STRONG), view.typed, "▏  (Enter, Esc)")
     stop = {"": "[Ctrl-C] stop", "stopping": "stopping  [Ctrl-C] again to kill"}.get(view.state.stopping, "killing")
-    keys = ["[Esc] back"] if view.keys and view.full_screen else []
-    keys += ["[↑↓] rank", "[/] find", "[space] go on" if view.paused else "[space] pause"] if view.keys else []
-    keys += ["[d] detach"] if view.keys and view.can_detach else []
-    keys += ["[?] keys"] if view.keys else []
+    keys: list[str] = []
+    if view.keys:
+        pause = "[space] go on" if view.paused else "[space] pause"
+        back = ["[Esc] back"] if view.full_screen else []
+        detach = ["[d] detach"] if view.can_detach else []
+        keys = [*back, "[↑↓] rank", "[/] find", pause, *detach, "[?] keys"]
     paused = "PAUSED   " if view.paused else ""
     answer = view.answer if cell_len(view.answer + paused + stop) <= width else ""
     while keys and cell_len(answer + paused + "  ".join([*keys, stop])) > width:

@@ -19,10 +19,39 @@ from ipexctl.show.typeset import QUIET, STRONG, WARN, AtWidth, Line, Part, label
 def format_run_card(run: RunOutcome) -> list[RenderableType]:
     """How a run ended: on success a line per rank or per host, else who failed first, why, and what followed.
     `format_next_step` says what to do about it."""
-    ranks = run.ranks
     after = f" after {phrases.format_duration(run.ended - run.started)}" if run.started else ""  # else it never started
-    by = {rank.rank: rank for rank in ranks}
-    many = count_ranks(run)
+    stopper = f" ({one_line(run.detail)})" if run.reason == "stopped" and run.detail else ""
+    stall = [labelled("" if index else "  stall", line) for index, line in enumerate(run.stall or ())]
+    items, last = _list_warnings(run), _list_last_items(run)
+    first = next((rank for rank in run.ranks if rank.rank == run.first), None)
+    if first:
+        if run.restarts and run.detail:
+            items.append(labelled("  restart", run.detail))
+        below = [*_explain_cause(run), *stall, *_list_consequences(run, after, stopper), *last]
+        return [*items, *_first_failure(first, run, [*below, *format_next_step(run)]), *below]
+    if run.good:
+        headline = f"{count_ranks(run)} ended well{after}{name_flaws(run)}"
+        items += [outcome(True, headline), AtWidth(_draw_ranks, run.ranks), *stall]
+    elif not run.reason:
+        goes = "is out of sight, and may go on" if run.head in run.lost_hosts else "goes on"
+        items += [text(f"run {run.run} {goes}: {count_ranks(run)}"), *stall]
+        items += [labelled("" if index else "  address", url) for index, url in enumerate(run.addresses)]
+    else:
+        items.append(outcome(False, f"{name_end(run)}{after}".rstrip(",") + stopper))
+        if run.detail and not stopper:
+            items += sentences(run.detail, 2)
+        if run.uncaught:
+            items += sentences(run.uncaught, 2)
+        items += stall
+        if run.reason != "done":
+            items += _explain_cause(run)
+        if run.stopped:
+            items.append(labelled("  ended", f"by us: {format_ranks(run.stopped)}"))
+    return [*items, *last]
+
+
+def _list_warnings(run: RunOutcome) -> list[RenderableType]:
+    """What stands above how a run ended: what is wrong with it however it ended, and its restarts."""
     items: list[RenderableType] = []
     if run.separate:
         items.append(Line(text(("! ", WARN), (run.separate.text, STRONG)), 2))
@@ -31,42 +60,39 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
         items.append(Line(text(("! ", WARN), (run.lost_loss.text, STRONG)), 2))
     if run.slow_host:
         items += [labelled("" if index else "  slow", line) for index, line in enumerate(run.slow_host.lines)]
-    items += [labelled(f"  restart {number}", why) for number, why in enumerate(run.restarts, 1)]
-    stopper = f" ({one_line(run.detail)})" if run.reason == "stopped" and run.detail else ""
-    stall = [labelled("" if index else "  stall", line) for index, line in enumerate(run.stall or ())]
-    known = [labelled("  known", (run.diagnosis.title, STRONG))] if run.diagnosis else []
-    known += [labelled("", run.diagnosis.why)] if run.diagnosis and run.diagnosis.why else []
-    if run.first is not None:
-        items += [labelled("  restart", run.detail)] if run.restarts and run.detail else []
-        below: list[RenderableType] = []
-        items += _first_failure(by[run.first], run, below)
-        before = len(items)
-        items += [*known, *stall]
-        items += [labelled("  then", f"failed too: {locate_ranks(run.followers, run)}")] if run.followers else []
-        items += [labelled("  then", f"{name_end(run)}{after}{stopper}")] if run.reason == "stopped" else []
-        items += [labelled("  then", f"ended by us: {pluralize(len(run.stopped), 'rank')}")] if run.stopped else []
-    elif run.good:
-        items += [outcome(True, f"{many} ended well{after}{name_flaws(run)}"), AtWidth(_draw_ranks, ranks), *stall]
-    elif not run.reason:
-        goes = "is out of sight, and may go on" if run.head in run.lost_hosts else "goes on"
-        items += [text(f"run {run.run} {goes}: {many}"), *stall]
-        items += [labelled("  address" if index == 0 else "", url) for index, url in enumerate(run.addresses)]
-    else:
-        items.append(outcome(False, f"{name_end(run)}{after}".rstrip(",") + stopper))
-        items += sentences(run.detail, 2) if run.detail and not stopper else []
-        items += sentences(run.uncaught, 2) if run.uncaught else []
-        items += [*stall, *(known if run.reason != "done" else [])]
-        items += [labelled("  ended", f"by us: {format_ranks(run.stopped)}")] if run.stopped else []
-    gone = [rank.rank for rank in ranks if rank.state == "lost" or (run.reason and rank.state == "running")]
+    return [*items, *(labelled(f"  restart {number}", why) for number, why in enumerate(run.restarts, 1))]
+
+
+def _explain_cause(run: RunOutcome) -> list[RenderableType]:
+    if not run.diagnosis:
+        return []
+    why = [labelled("", run.diagnosis.why)] if run.diagnosis.why else []
+    return [labelled("  known", (run.diagnosis.title, STRONG)), *why]
+
+
+def _list_consequences(run: RunOutcome, after: str, stopper: str) -> list[RenderableType]:
+    """What followed the first failure."""
+    words = []
+    if run.followers:
+        words.append(f"failed too: {locate_ranks(run.followers, run)}")
+    if run.reason == "stopped":
+        words.append(f"{name_end(run)}{after}{stopper}")
+    if run.stopped:
+        words.append(f"ended by us: {pluralize(len(run.stopped), 'rank')}")
+    return [labelled("  then", each) for each in words]
+
+
+def _list_last_items(run: RunOutcome) -> list[RenderableType]:
+    """What stands below how a run ended: ends that nobody observed, another backend, its checkpoint, the cleanup."""
+    items: list[RenderableType] = []
+    gone = [rank.rank for rank in run.ranks if rank.state == "lost" or (run.reason and rank.state == "running")]
     if gone:
         items.append(Line(text(("  ! ", WARN), f"end not observed: {locate_ranks(gone, run)}"), 4))
     if run.backend != run.planned_backend:
         items.append(labelled("  backend", phrases.format_backend(run.backend, run.planned_backend)))
-    items += [labelled("  resume", run.resume, copied=True)] if run.resume else []
-    items += format_cleanup_proof(run)
-    if run.first is not None:
-        below += [*items[before:], *format_next_step(run)]
-    return items
+    if run.resume:
+        items.append(labelled("  resume", run.resume, copied=True))
+    return [*items, *format_cleanup_proof(run)]
 
 
 _REASONS = {
@@ -143,8 +169,9 @@ def _first_failure(rank: RankOutcome, run: RunOutcome, below: Sequence[Renderabl
     who = f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)}"
     items: list[RenderableType] = [outcome(False, (who, STRONG), f"{after}{first}")]
     output = get_last_output(rank)
-    exception = escape_lines(strip_colours(rank.error))[0]
-    items += [_LastWords(escape_lines(output), "" if rank.where else rank.line, below, exception)] if output else []
+    if output:
+        exception = escape_lines(strip_colours(rank.error))[0]
+        items.append(_LastWords(escape_lines(output), "" if rank.where else rank.line, below, exception))
     if rank.where:
         items.append(labelled("  line", (rank.where, STRONG), "  shortly before"))
     error = rank.error if rank.exit_line or not rank.traceback else ""
@@ -318,7 +345,8 @@ def _draw_ranks(width: int, ranks: Sequence[RankOutcome]) -> Iterator[Renderable
     for numbers, rank in rows:
         parts: list[Part] = [f"  {fill_cells(numbers, size)}  {fill_cells(escape(rank.host), hosts)}  {_END}"]
         free = room - hosts - 2
-        parts += [("  " + _get_last_line(rank, free), QUIET)] if free >= _MIN_CELLS else []
+        if free >= _MIN_CELLS:
+            parts.append(("  " + _get_last_line(rank, free), QUIET))
         yield make_row(*parts)
     if len(groups) > len(rows):
         yield make_row(f"  … and {pluralize(len(groups) - len(rows), 'more host')}: {_END}")

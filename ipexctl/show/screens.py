@@ -121,7 +121,8 @@ def list_next_commands(answer: AnyAnswer | None, report: CommandReport) -> list[
     texts += [failure.hint for failure in report.failures if failure.kind is not Kind.BUSY]
     texts += [finding.fix for finding in report.findings if finding.level == "error"]
     texts.append(_find_next_step(run, report.selection_flags) if run else None)
-    texts += [shlex.join(run.slow_host.command)] if run and run.slow_host else []
+    if run and run.slow_host:
+        texts.append(shlex.join(run.slow_host.command))
     return split_commands([*texts, report.hint])
 
 
@@ -137,7 +138,8 @@ def split_commands(texts: Iterable[str | None]) -> list[list[str]]:
     commands = []
     for line in lines:
         with suppress(ValueError):  # of somebody else's record
-            commands += [shlex.split(line)] if line.startswith("ipexctl ") else []
+            if line.startswith("ipexctl "):
+                commands.append(shlex.split(line))
     return commands
 
 

@@ -247,7 +247,9 @@ class Plain:
 
     def _show_steps(self, step: str | None = None) -> None:
         state = self._state
-        hosts = max(len(state.working), len(state.verb.hosts) if state.verb else 0) if state else 0
+        hosts = 0
+        if state:
+            hosts = max(len(state.working), len(state.verb.hosts) if state.verb else 0)
         if lines := self._steps.pop(hosts, step):
             self._print(*lines)
 
@@ -375,7 +377,10 @@ class StepLines:
     def pop(self, hosts: int, step: str | None = None) -> list[str]:
         """The lines of a command with so many hosts; of one ``step`` only if all have come to it."""
         lines = []
-        for name in [*self._ended] if step is None else [step] if self._came[step] >= hosts else []:
+        ended = [*self._ended]
+        if step is not None:
+            ended = [step] if self._came[step] >= hosts else []
+        for name in ended:
             del self._came[name]
             for outcome, details in self._ended.pop(name).items():
                 for detail, names in details.items():

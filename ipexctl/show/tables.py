@@ -184,7 +184,8 @@ def format_launch_plan(plan: str) -> list[RenderableType]:
         if line.startswith("rank  ") or (table and line):
             table.append(line)
             continue
-        items += [AtWidth(draw_text_table, table, _LEAST_OF_RANKS)] if table else []
+        if table:
+            items.append(AtWidth(draw_text_table, table, _LEAST_OF_RANKS))
         table = []
         inside = line.startswith("  ")
         items.append(AtWidth(_draw_setting, line) if _REASON in line else Line(text(line), 2, whole=inside))

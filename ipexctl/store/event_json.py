@@ -114,7 +114,9 @@ def read_line(data: bytes) -> JsonObject:
 def _check_depth(value: Any, limit: int) -> None:
     if not limit:
         raise DamagedRecordError("it is nested too deeply")
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    if isinstance(value, dict):
+        value = value.values()
+    for inner in value:
         if isinstance(inner, dict | list):
             _check_depth(inner, limit - 1)
 

@@ -186,7 +186,8 @@ class Masker:
                 if kept.compute_hash(data[at : at + value.length]) == value.hash:
                     until = at + value.length
             if until > end:
-                pieces += [data[end:at], MASK] if at >= end else []
+                if at >= end:
+                    pieces += [data[end:at], MASK]
                 end = until
         return b"".join([*pieces, data[end:]])
 

@@ -224,8 +224,10 @@ class HostStudy(Study):
         elif not report.failures:  # which say why the study ends
             yield e.HostFailed(Failure("", Kind.STEP, f"the default launch has no rate: {why}", code="no-rate"))
         changes = ["rounding"] if "compile" in values else []
-        changes += [f"global batch x{scale:g}"] if scale != 1.0 else []
-        changes += ["arguments of the script"] if self._task.arg and any(name[:2] == "--" for name in values) else []
+        if scale != 1.0:
+            changes.append(f"global batch x{scale:g}")
+        if self._task.arg and any(name[:2] == "--" for name in values):
+            changes.append("arguments of the script")
         return CandidateTried(
             values, "failed" if why else outcome or "measured", (begun + self.watch()) / 2, self.watch() - begun,
             {} if why else reader.rates, why, ", ".join(changes),

@@ -108,6 +108,17 @@ def test_refusals_begin_small_and_end_without_a_stop() -> None:
     assert not [each for each in result if each[2].endswith(".")]
 
 
+def test_a_choice_of_more_than_two_is_a_statement() -> None:
+    choices = [(name(path), node) for path in FILES for node in nodes(path) if isinstance(node, ast.IfExp)]
+    assert len(choices) > 100
+    assert not [
+        (path, node.lineno)
+        for path, node in choices
+        for part in (node.body, node.orelse)
+        if isinstance(part, ast.IfExp)
+    ]
+
+
 def test_every_floor_is_known() -> None:
     assert {floor(path) for path in FILES} - {"__init__", "__main__"} <= BELOW.keys()
 

@@ -213,7 +213,8 @@ class _Download:
                 return None
             os.truncate(part, 0)  # not removed: it carries the lock
             problem = f"damaged: sha256 {sha256[:16]}… of {pluralize(size, 'byte')}, expected {wheel.sha256[:16]}…"
-            problem += f" of {pluralize(wheel.size, 'byte')}" if wheel.size else ""
+            if wheel.size:
+                problem += f" of {pluralize(wheel.size, 'byte')}"
             if attempt:  # damaged twice: the file on the index is wrong
                 break
         return f"{wheel.filename} from {strip_credentials(wheel.url).partition(wheel.filename)[0]}: {problem}"

@@ -146,9 +146,11 @@ def _find_silent_end(first: _Judged, others: Sequence[_Judged]) -> _Judged | Non
 def _find_most_telling(errors: KnownErrors, first: _Judged, others: Sequence[_Judged]) -> _Judged:
     """Returns the first of the symptoms whose entry comes first: where a rank did not come in time, those who noticed
     close the connections of others."""
+    if first.named:
+        return first
     order = {known.code: number for number, known in enumerate(errors)}
     symptoms = [first, *(each for each in others if each.is_symptom and not each.named)]
-    return first if first.named else min(symptoms, key=lambda each: order[each.match.known.code] if each.match else 0)
+    return min(symptoms, key=lambda each: order[each.match.known.code] if each.match else 0)
 
 
 def _judge(errors: KnownErrors, rank: RankOutcome) -> _Judged:

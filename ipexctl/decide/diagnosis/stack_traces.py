@@ -225,13 +225,14 @@ def group_stacks(stacks: Sequence[RankStack]) -> tuple[StackGroup, ...]:
     for ((state, _, waits), ranks), frames, position in zip(
         members.items(), shown, _describe_positions(shown), strict=True
     ):
+        function = frames[0].function if frames else ""
         groups.append(
             StackGroup(
                 tuple(sorted(stack.rank for stack in ranks)),
                 tuple(dict.fromkeys(stack.host for stack in ranks)),
                 state or position,
                 _format_own_line(frames),
-                "backward" if waits and frames[0].function == _BACKWARD else frames[0].function if frames else "",
+                "backward" if waits and function == _BACKWARD else function,
                 waits,
                 tuple(_explain_place(frames, ranks[0].text)),
                 frames[-1:] != () and _get_place(frames[-1]) == _THREADS_END,
@@ -357,7 +358,8 @@ def describe_stall(stalled: Stalled, hosts: Sequence[str], *, hopeless: bool = F
     if stalled.kind == "all":
         use = "uses" if len(stalled.ranks) == 1 else "all use"
         what = odd_text or (f"{use} the processor" if states.keys() == {"R"} else f"processes: {counts}")
-        what += f"; {_locate_ranks(ended, hosts)} ended with code 0" if ended else ""
+        if ended:
+            what += f"; {_locate_ranks(ended, hosts)} ended with code 0"
         if len(stalled.ranks) == 1:
             return f"no progress for {seconds}: {_locate_ranks(stalled.ranks, hosts)} is silent ({what})"
         where = f"{format_all_ranks(len(stalled.ranks))} on {_format_hosts(stalled.ranks, hosts)}"

@@ -107,7 +107,8 @@ def build_launch(
             node = environment.add_placeholder_values(node, number, node_ranks, of_run, task)
         nodes.append(node)
         warnings += of_host
-    warnings += find_doubtful_words([word for argv in argvs for word in argv]) if fills else ()
+    if fills:
+        warnings += find_doubtful_words([word for argv in argvs for word in argv])
     warnings += accelerate.compare_config(config, used, size)
     warnings += find_unsupported_arguments(options, packages, task.args)
     bf16 = accelerate.choose_precision(config, user_values) == "bf16"

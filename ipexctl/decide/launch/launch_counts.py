@@ -56,8 +56,10 @@ def count_ranks(levels: Sequence[Level], hosts: Hosts | None) -> Counts:
         raise UsageError(f"the launch line starts {names}: what that starts is not known here")
     if any(level.is_open for level in levels):
         return Counts()
+    if not outer and not agents:
+        return Counts("1", "", _SBATCH_STARTS_ONE if job else "")
     if not outer:
-        return _count_processes(agents[0], hosts) if agents else Counts("1", "", _SBATCH_STARTS_ONE if job else "")
+        return _count_processes(agents[0], hosts)
     counts = (_count_mpi if outer[0].program.kind == "mpi" else _count_slurm)(outer[0], job, hosts)
     return _multiply(counts, outer[0], agents[0], hosts) if agents else counts
 
@@ -100,7 +102,9 @@ def _count_mpi(level: Level, job: Level | None, hosts: Hosts | None) -> Counts:
             raise UsageError(what, hint="give --ppn, and the line without that option")
         return Counts(ranks, _divide(int(ranks), count, level))
     if hosts and not ppn and not any(slots):
-        return Counts(ranks, "", _NO_COUNT_PER_HOST if count > 1 else "") if ranks else Counts("", "1", _ONE_A_HOST)
+        if not ranks:
+            return Counts("", "1", _ONE_A_HOST)
+        return Counts(ranks, "", _NO_COUNT_PER_HOST if count > 1 else "")
     room = int(ppn) * count if ppn.isdecimal() else 0
     if not ppn and all(map(str.isdecimal, slots)):
         room = sum(map(int, slots))

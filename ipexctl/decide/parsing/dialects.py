@@ -50,7 +50,8 @@ def write_machine_file(inventory: Inventory) -> tuple[str, list[str]]:
             lines.append(f"# {printable(warnings[-1], 500)}")
         slots = f":{host.slots}" if host.slots else ""
         user = f" user={host.user}" if host.user else ""
-        lines += [f"# {host.name}"] if host.name != host.address else []
+        if host.name != host.address:
+            lines.append(f"# {host.name}")
         lines.append(f"{_bracket_ipv6(host.address)}{slots}{user}")
     return "\n".join(lines) + "\n", warnings
 

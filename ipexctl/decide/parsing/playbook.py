@@ -220,7 +220,10 @@ class _Parser:
     def _parse_when(self, node: Node | None) -> str:
         """Returns one expression; of a list, all must be true."""
         good = []
-        for part in node.items if isinstance(node, Seq) else (node,) if node else ():
+        parts: tuple[Node, ...] = ()
+        if node:
+            parts = node.items if isinstance(node, Seq) else (node,)
+        for part in parts:
             if not isinstance(part, Scalar):
                 self.problems.add(part.origin, f"when must be an expression, not {name_kind(part)}")
             elif validators.TEMPLATE.search(part.text):
@@ -322,13 +325,15 @@ class _Parser:
         except ValidationError as error:
             for fault in error.errors(include_url=False):
                 wrong = _find_node(node, fault["loc"])
+                text: str | None
                 if action:
-                    path = ".".join(str(part) for part in (action, *fault["loc"]))
+                    path, text = ".".join(str(part) for part in (action, *fault["loc"])), None
                 else:
-                    path = str(fault["loc"][0])
-                text = wrong.text if isinstance(wrong, Scalar) else None if action else name_kind(wrong)
-                if isinstance(wrong, Scalar) and validators.TEMPLATE.search(wrong.text):
-                    continue  # that is an error already
+                    path, text = str(fault["loc"][0]), name_kind(wrong)
+                if isinstance(wrong, Scalar):
+                    text = wrong.text
+                    if validators.TEMPLATE.search(text):
+                        continue  # that is an error already
                 if fault["type"] == "string_too_short" and fault["loc"][-1] in _NEVER_EMPTY:
                     continue  # so is that
                 reason = f"{path} {describe_error(fault)}"

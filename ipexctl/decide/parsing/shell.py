@@ -209,7 +209,9 @@ class _Reader:
             char = self.text[self.at]
             if char == "\\":
                 piece = self._take(2)
-                pieces.append("" if piece == "\\\n" else piece[1:] if piece[1:] in {'"', "\\", "$", "`"} else piece)
+                if piece[1:] in {'"', "\\", "$", "`"}:
+                    piece = piece[1:]
+                pieces.append("" if piece == "\\\n" else piece)
             elif char in "$`":
                 pieces.append(self._read_expansion(QUOTED))
             else:

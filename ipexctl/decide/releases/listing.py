@@ -66,7 +66,8 @@ def format_releases(entry: Sequence[ListedRelease], taken: StackRelease | None =
     lines, wanted = [head], (taken.torch, taken.ipex, taken.oneccl) if taken else None
     for release in reversed(entry):
         mark = "?" if release.unconfirmed else ""
-        mark += "*" if (release.torch, release.ipex or "", release.oneccl or "") == wanted else ""
+        if (release.torch, release.ipex or "", release.oneccl or "") == wanted:
+            mark += "*"
         if release.reasons is not None:
             short = [text.replace(f" {release.ipex} needs", " needs") for text in release.reasons]
             why = ",".join(str(numbers.setdefault(text, len(numbers) + 1)) for text in short)

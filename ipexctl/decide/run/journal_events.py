@@ -446,12 +446,16 @@ def _name_failure(record: rank_records.RankEnded) -> str:
 
 
 def _make_rank_end(record: rank_records.RankEnded) -> e.RankEnded:
-    lost = record.lost and not record.by_us
+    cause: Literal["", "stopped", "lost"] = ""
+    if record.by_us:
+        cause = "stopped" if record.status != 0 else ""
+    elif record.lost:
+        cause = "lost"
     oom = OutOfMemory(record.oom.used, record.oom.limit) if record.oom else None
     names = ("rank", "host", "status", "signal", "at", "traceback", "kernel", "abort", "room", "kills", "lingered")
     return e.RankEnded(
         **select_attributes(record, *names),
-        cause="lost" if lost else "stopped" if record.by_us and record.status != 0 else "",
+        cause=cause,
         error=f"killed by the kernel: {oom}" if oom else record.error,
         oom=oom,
         where=stack_traces.describe_position(stack_traces.parse_main_thread(record.stacks)),

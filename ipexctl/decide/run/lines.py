@@ -31,7 +31,7 @@ def find_decodable_end(data: bytes) -> int:
         if byte < 0x80:
             break
         if byte >= 0xC0:
-            needs = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            needs = 2 + (byte >= 0xE0) + (byte >= 0xF0)
             return len(data) - back if needs > back else len(data)
     return len(data)
 

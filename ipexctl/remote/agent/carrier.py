@@ -294,7 +294,8 @@ class Carrier:
             if not self.is_ours(path) or len(file) != 2 or not all(0 <= number < 1 << 63 for number in file):
                 raise OSError("%s is no file of a checkpoint" % path)
         copies = [(source.owner, source.mark) for source in order.sources if source.owner]
-        copies += [(order.part.owner, order.part.mark)] if order.part else []
+        if order.part:
+            copies.append((order.part.owner, order.part.mark))
         for name in [name for copy in copies for name in copy]:
             if not _is_name(name):
                 raise OSError("%s is no name of a copy" % name)

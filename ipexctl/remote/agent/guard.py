@@ -182,7 +182,8 @@ class Guard:
             if end is not None:  # otherwise the next round finds it
                 self.ends[pid] = end
         sources = [*self.ends.values(), *([self.keeper] if self.keeper.open else [])]
-        sources += [self.carrier] if self.carrier else []
+        if self.carrier:
+            sources.append(self.carrier)
         if not self.resting and len(self.keeper.outbox) < BACKLOG_LIMIT:
             return [*sources, self.output]
         return sources

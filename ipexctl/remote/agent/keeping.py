@@ -166,7 +166,9 @@ def end_order(keeping: "Keeping", host: str, taken: "messages.CheckpointTaken") 
             told: Set[str] = {each for each, _ in keeping.failed}
             if part is None or host not in told:  # once is enough
                 notes.append(CheckpointMissed(order.name, host, taken.why, part is None))
-            failure = (host, part.mark) if part else ("", _get_key(chosen.name, chosen.marks) if chosen else "")
+            failure = ("", _get_key(chosen.name, chosen.marks) if chosen else "")
+            if part:
+                failure = (host, part.mark)
             keeping = keeping._replace(failed=keeping.failed | {failure}, due=keeping.due or part is None)
         elif part:
             notes.append(CheckpointKept(order.name, host, part.owner, taken.size, taken.seconds))

@@ -50,13 +50,14 @@ class OutputRelay:
                 selector.register(end, selectors.EVENT_READ)
                 only_end.register(end, select.POLLIN)
             read = 0
+            pause = 0.1 if end is None else None  # seconds between looks for an end that nothing tells of
             while self.streams:
                 ended = child.poll() is not None  # asked before the pipes, so that nothing written before it is missed
                 if ended and not until:
                     self.ended, until = time.time(), time.monotonic() + self.timings.linger
                     if end is not None:
                         selector.unregister(end)
-                ready = {key.fd for key, _ in selector.select(0 if ended else 0.1 if end is None else None)}
+                ready = {key.fd for key, _ in selector.select(0 if ended else pause)}
                 if ended and (not ready or time.monotonic() > until):
                     break
                 if ready and not ended and read < SMALL_OUTPUT and time.monotonic() > late:

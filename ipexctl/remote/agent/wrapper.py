@@ -239,7 +239,9 @@ def _build_environment(directory: str, spec: "RunSpec", place: "RankSpec", rank:
     if port == "{port}" or not (port or independent):
         names["MASTER_PORT"] = str(files.read_json(directory, paths.PORT)["port"])
     if spec.size > 1 and not independent:
-        count = (1 if outer else spec.size) if spec.meeting else 0
+        count = spec.size if spec.meeting else 0
+        if outer and spec.meeting:
+            count = 1
         names[MEETING_ENV] = "%s %s %d" % (names.get("MASTER_ADDR"), names["MASTER_PORT"], count)
     hooks = os.path.join(directory, paths.HOOKS)
     names["PYTHONPATH"] = ":".join([hooks, *filter(None, [names.get("PYTHONPATH", "")])])

@@ -35,7 +35,8 @@ def format_answer(answer: DoctorAnswer | ExplainAnswer) -> list[RenderableType]:
     explained = {host for finding in findings for host in finding.hosts}
     if unknown := [host for host in unprobed if host not in explained]:
         items += [outcome(False, f"nothing is known of {phrases.format_hosts(unknown)}"), ""]
-    items += [*format_speed(answer.speed), ""] if answer.speed else []
+    if answer.speed:
+        items += [*format_speed(answer.speed), ""]
     items += [
         labelled("fixed", (phrases.format_hosts(fix.hosts), STRONG), f"  {fix.action}") for fix in answer.fixed or ()
     ]
@@ -43,18 +44,22 @@ def format_answer(answer: DoctorAnswer | ExplainAnswer) -> list[RenderableType]:
         level = "below AVX2" if answer.common_isa == "below" else answer.common_isa
         items.append(labelled("common", (level, STRONG), " on every host that answered"))
     items += [labelled("advice", line) for line in answer.advice]
-    items += [""] if findings and (answer.common_isa or answer.advice) else []
+    if findings and (answer.common_isa or answer.advice):
+        items.append("")
     items += [line for finding in findings for line in _format_finding(finding, len(answer.hosts))]
-    items += [""] if findings else []
+    if findings:
+        items.append("")
     # What keeps a host from being probed is counted with the hosts, not once more with the errors.
     counts: Counter[str] = Counter(
         finding.level for finding in findings if not finding.hosts or not {*finding.hosts} <= {*unprobed}
     )
     parts = [pluralize(counts[level], level) for level in ("error", "warning") if counts[level]]
-    parts += [f"{pluralize(len(unprobed), 'host')} could not be probed"] if unprobed else []
-    fit = bool(rows) and not counts["error"] and not unprobed
-    count = (", ".join(parts) or "no error, no warning", BAD if not fit else WARN if counts["warning"] else GOOD)
-    return [*items, labelled("fit" if fit else "not fit", count)]
+    if unprobed:
+        parts.append(f"{pluralize(len(unprobed), 'host')} could not be probed")
+    words = ", ".join(parts) or "no error, no warning"
+    if not rows or counts["error"] or unprobed:
+        return [*items, labelled("not fit", (words, BAD))]
+    return [*items, labelled("fit", (words, WARN if counts["warning"] else GOOD))]
 
 
 def _format_host_row(facts: Facts) -> tuple[str, ...]:
@@ -154,7 +159,8 @@ def _format_finding(finding: Finding, count: int) -> list[RenderableType]:
     hang = len(code)
     items: list[RenderableType] = [Line(title, hang), *(sentences(evidence, hang, QUIET) if evidence else [])]
     first, *more = fix.splitlines() or [""]
-    items += [Line(text(" " * hang, "fix: ", one_line(first)), hang, copied=True)] if first else []
+    if first:
+        items.append(Line(text(" " * hang, "fix: ", one_line(first)), hang, copied=True))
     return [*items, *(Line(text(" " * hang, line), whole=True) for line in more)]
 
 
@@ -206,5 +212,5 @@ def _draw_bar(value: float, best: float, unit: float) -> Text:
         return text(("-", QUIET))
     bar = phrases.draw_bar(value, best, 8)
     shown = value / (1000.0 if unit == 1.0 and best >= 1000 else unit)
-    number = f"{shown:.2f}" if shown < 10 else f"{shown:.1f}" if shown < 100 else f"{shown:.0f}"
-    return text((bar, WARN if value < 0.85 * best else GOOD), " " * (9 - len(bar)), number)
+    decimals = 2 - (shown >= 10) - (shown >= 100)
+    return text((bar, WARN if value < 0.85 * best else GOOD), " " * (9 - len(bar)), f"{shown:.{decimals}f}")

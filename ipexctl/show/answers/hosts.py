@@ -28,7 +28,8 @@ def format_answer(value: UsageAnswer) -> list[RenderableType]:
     ]
     kinds = {kind: sum(place.kind == kind for place in removed) for kind in ("project", "wheels")}
     names = [pluralize(kinds["project"], "project")] if kinds["project"] else []
-    names += ["the wheels here"] if kinds["wheels"] else []
+    if kinds["wheels"]:
+        names.append("the wheels here")
     many = f"{' and '.join(names)}, {format_size(sum(place.bytes for place in removed))}"
     if removed:
         items.append(text(f"would remove {many}; nothing was removed" if value.dry else f"removed {many}"))

@@ -51,9 +51,12 @@ def _describe_check(check: ImportCheck) -> str:
     names = ", ".join(f"{name} {version}".rstrip() for name, version in check.versions.items())
     parts = [f"imports {names}"] if names else []
     same = f"as in the environment before, which was checked: {pluralize(check.same or 0, 'file', ',')}"
-    parts += [same] if check.same else []
-    parts += [f"{check.dtype} step"] if check.step_ms is not None else []
-    parts += [check.isa] if check.isa else []
+    if check.same:
+        parts.append(same)
+    if check.step_ms is not None:
+        parts.append(f"{check.dtype} step")
+    if check.isa:
+        parts.append(check.isa)
     return " · ".join([*parts, *([f"a rank of {check.mpi}"] if check.mpi else [])])
 
 

@@ -39,7 +39,9 @@ def format_answer(value: PsAnswer | RankStacksAnswer | StopAnswer | ReapAnswer) 
 def _measure_label(line: str) -> int:
     """Where the place stands in a line such as ``  ranks 0-3  train.py:88 step``; 2 in a sentence."""
     label = re.match(r"  ranks? [\d,-]+ +", line)
-    return label.end() if label and label.end() <= _WIDEST_LABEL else 4 if label else 2
+    if not label:
+        return 2
+    return label.end() if label.end() <= _WIDEST_LABEL else 4
 
 
 _WIDEST_LABEL = 24  # cells
@@ -55,7 +57,8 @@ def format_runs(value: PsAnswer) -> list[RenderableType]:
         which = f"the {pluralize(len(answered), 'host')} that answered" if silent else these
         items.append(text(f"no runs of this account on {which}"))
     if value.orphans:
-        items += [""] if items else []
+        if items:
+            items.append("")
         items.append(AtWidth(draw_rows, to_json(value.orphans)))
     return items
 

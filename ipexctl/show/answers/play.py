@@ -23,20 +23,30 @@ def format_answer(value: answers.PlayAnswer | answers.PlayListAnswer | answers.C
         return format_any_answer({"steps": to_json(value.list_)})
     if isinstance(value, answers.PlayAnswer):
         for step in value.steps:
-            done = step.exit is not None and not value.dry
-            mark: Part = ("✗ ", BAD) if step.exit else ("✓ ", GOOD) if done else ("- ", QUIET)
-            words = [f"exit {step.exit}"] if step.exit else []
-            words += [step.note] if step.note else ["not begun"] if step.exit is None else []
-            items.append(Line(text(mark, step.step, (f"  {', '.join(words)}" if words else "", QUIET)), 2))
+            items.append(_format_step(step, value.dry))
         return items
     rows = [row for row in value.hosts if isinstance(row, answers.CommandOutput)]
     outputs = group_pairs(((row.status, row.out, row.err), row) for row in rows)  # the same share an entry
     for (status, *output), group in outputs.items():
         names = phrases.format_hosts(row.host for row in group)
-        names += f" ({len(group)})" if len(group) > 1 else ""
+        if len(group) > 1:
+            names += f" ({len(group)})"
         items.append(outcome(not status, (names, STRONG), f" exit {status}" if status else ""))
         items += [line for part in output if str(part).strip() for line in whole(str(part), 2)]
     return items
+
+
+def _format_step(step: answers.PlayedStep, dry: bool | None) -> Line:
+    if step.exit:
+        mark, words = ("✗ ", BAD), [f"exit {step.exit}"]
+    else:
+        done = step.exit is not None and not dry
+        mark, words = ("✓ ", GOOD) if done else ("- ", QUIET), []
+    if step.note:
+        words.append(step.note)
+    elif step.exit is None:
+        words.append("not begun")
+    return Line(text(mark, step.step, (f"  {', '.join(words)}" if words else "", QUIET)), 2)
 
 
 def format_recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
@@ -84,6 +94,8 @@ def _explain_host(host: HostOutcome) -> str:
 def format_lost_output(output: LostOutput) -> list[RenderableType]:
     """What the record could not store."""
     parts = [f"{pluralize(count, 'byte')} of rank {rank}" for rank, count in list(output.ranks.items())[:8]]
-    parts += [f"{pluralize(output.bytes, 'byte')} in all"] if len(output.ranks) > 8 else []
-    parts += [pluralize(output.events, "event")] if output.events else []
+    if len(output.ranks) > 8:
+        parts.append(f"{pluralize(output.bytes, 'byte')} in all")
+    if output.events:
+        parts.append(pluralize(output.events, "event"))
     return [Line(text(("! ", WARN), f"not stored: {', '.join([*parts, *output.files])} ({output.why})"), 2)]

@@ -110,7 +110,9 @@ def _make_table(title: str, rows: Sequence[Mapping[str, str]]) -> list[Renderabl
 
 def _format_ms(seconds: float) -> str:
     value = seconds * 1e3
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.01 else "0"
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.3g}" if value >= 0.01 else "0"
 
 
 def _format_share(part: float, whole: float) -> str:

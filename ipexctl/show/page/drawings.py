@@ -238,8 +238,9 @@ def draw_heat_map(hosts: Sequence[str], links: Sequence[LinkSpeed], figure: str)
     least, most = min(values.values()), max(values.values())
     hosts = hosts[:_SQUARED]
     count = len(hosts)
-    cell = 46 if count <= _WRITTEN else 18 if count <= _NAMED else 8
-    left = 84 if count <= _NAMED else 4
+    cell, left = (18, 84) if count <= _NAMED else (8, 4)
+    if count <= _WRITTEN:
+        cell = 46
     top = left if count > _WRITTEN else 18
     parts: list[Markup] = []
     for row, first in enumerate(hosts):

@@ -167,14 +167,18 @@ def _list_tiles(page: RunPage, joules: Sequence[float]) -> list[tuple[str, str]]
     memory = [value for curve in figures.get("rank memory", ()) for _, value in curve.points]
     unit = next((figure.unit for figure in page.figures if figure.key == "rank memory"), "")
     tiles = [("time", format_duration(page.seconds))]
-    tiles += [("pace", f"{drawings.format_value(median(paces))} it/s")] if paces else []
+    if paces:
+        tiles.append(("pace", f"{drawings.format_value(median(paces))} it/s"))
     for key in ("loss", "train_loss", "eval_loss"):
         if curves := figures.get(key):
             values = [drawings.format_value(curves[0].points[at][1]) for at in (0, -1)]
-            values += ["no number"] if _find_broken(page, key) else []
+            if _find_broken(page, key):
+                values.append("no number")
             tiles.append((key.replace("_", " "), " → ".join(dict.fromkeys(values))))
-    tiles += [("first figure", f"after {format_duration(first)}")] if first is not None else []
-    tiles += [("memory of a rank", f"{drawings.format_value(max(memory))} {unit}")] if memory else []
+    if first is not None:
+        tiles.append(("first figure", f"after {format_duration(first)}"))
+    if memory:
+        tiles.append(("memory of a rank", f"{drawings.format_value(max(memory))} {unit}"))
     return [*tiles, *([("energy", _format_energy(joules, len(page.hosts)))] if joules else [])]
 
 
@@ -199,8 +203,10 @@ def _draw_figure(
     high, low = drawings.list_scale(figure)
     shown, alike = drawings.choose_curves(figure)
     keys = [(f"c{number % 8}", curve.name) for number, curve in enumerate(shown)]
-    keys += [("band", f"{len(alike)} {figure.by}s, least to greatest")] if alike else []
-    keys += [("nan", f"no number from {format_clock(broken[0])} on")] if broken else []
+    if alike:
+        keys.append(("band", f"{len(alike)} {figure.by}s, least to greatest"))
+    if broken:
+        keys.append(("nan", f"no number from {format_clock(broken[0])} on"))
     drawing = drawings.draw_chart(figure, length, breaks, broken)
     return {"title": figure.title, "unit": figure.unit, "keys": keys, "high": high, "low": low, "drawing": drawing}
 

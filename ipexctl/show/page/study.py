@@ -36,7 +36,9 @@ def draw_launches(value: TuneAnswer) -> Markup:
         shares = [of_words[_word(row, name)] for name, of_words in zip(names, places, strict=True)]
         shares.append(((row.ratio or 0.0) - low) / size)
         points = " ".join(f"{20 + _AXIS * number},{_height(share)}" for number, share in enumerate(shares))
-        kind = "c1" if row.name == value.best else "c7" if row.dropped else "c0"
+        kind = "c7" if row.dropped else "c0"
+        if row.name == value.best:
+            kind = "c1"
         title = make_tag("title", f"{escape(row.name)}: {row.ratio:.2f} × the default")
         parts.append(make_tag("polyline", title, points=points, class_=f"launch {kind}"))
     axes = [*zip(names, places, strict=True), ("× the default", scale)]

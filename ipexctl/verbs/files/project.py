@@ -46,9 +46,11 @@ class Project(Record):
 
     def list_import_paths(self) -> list[str]:
         """Returns the directories of modules, relative to the root: it, and ``src`` of a project with that layout."""
+        if not self.is_marked:
+            return []
         src = self.root / "src"
         has_src = (self.root / "pyproject.toml").is_file() and src.is_dir() and not (src / "__init__.py").exists()
-        return ["", *(["src"] if has_src else [])] if self.is_marked else []
+        return ["", "src"] if has_src else [""]
 
 
 def find_project(source: str | Path, root: str | None, exclude: Iterable[str] = ()) -> Project:

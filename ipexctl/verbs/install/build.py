@@ -199,7 +199,8 @@ def _suggest_others(job: InstallJob, host: str, failed: Sequence[str], fix: str)
         name = read_package_name(text)
         if name in failed:
             left.append(name)
-            words += ["--without", name] if text in kept else []
+            if text in kept:
+                words += ["--without", name]
         elif text not in kept:
             words += ["--with", text]
     if not (words[1:] and left):

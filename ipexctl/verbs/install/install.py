@@ -104,9 +104,11 @@ def _make_title(task: Install, request: StackRequest) -> str:
     if request != StackRequest():
         return f"install {request}"
     parts = [f"install what {printable(task.like)} has"] if task.like else []
-    parts += [f"add what {printable(join_names(task.requirements, 2))} lists"] if task.requirements else []
+    if task.requirements:
+        parts.append(f"add what {printable(join_names(task.requirements, 2))} lists")
     for verb, names in (("add", task.with_), ("remove", task.without), ("upgrade", task.upgrade)):
-        parts += [f"{verb} {join_names(names, 3)}"] if names else []
+        if names:
+            parts.append(f"{verb} {join_names(names, 3)}")
     return ", ".join(parts) or "install torch"
 
 

@@ -81,7 +81,8 @@ def _advise_install(task: Wheels, torch: str) -> Hint:
     """The command that installs these wheels from the directory."""
     words = ["--track", task.track] if task.track else []
     words += [word for name in ("ipex", "oneccl") if (value := getattr(task, name)) for word in (f"--{name}", value)]
-    words += ["--backend", task.backend] if task.backend != "auto" else []
+    if task.backend != "auto":
+        words += ["--backend", task.backend]
     words += [word for text in task.with_ for word in ("--with", text)]
     words += [word for path in task.requirements for word in ("-r", path)]
     return Hint([*advise("install", "--wheels", task.directory, "--torch", torch).words, *words])

@@ -225,7 +225,8 @@ def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Workflow[StepRe
         result = yield from _run_batch(step, Inventory(batch, hosts.source), state)
         if result.ignored or result.left:
             return result
-        codes += [result.exit] if result.exit else []
+        if result.exit:
+            codes.append(result.exit)
         stop = result.stop
         if stop:
             break

@@ -88,7 +88,9 @@ def find_run(directory: Path, word: str) -> tuple[str, str]:
     """Returns the run that ``word`` names of a saved command that started several, empty where it names all of the
     command, and the last one of them; both are empty where it started one."""
     ids = [*read_run_ids(directory)]
-    return (word if word in ids else "", ids[-1]) if len(ids) > 1 else ("", "")
+    if len(ids) < 2:
+        return "", ""
+    return word if word in ids else "", ids[-1]
 
 
 def read_run(directory: Path, run: str) -> Iterator[Stamped]:
