@@ -15,6 +15,7 @@ from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.errors import Exit, Note, UsageError, advise
 from ipexctl.model.facts import Facts, HostFacts
 from ipexctl.model.hosts import Host
+from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Launch, Leading, NodePlan, RankPlacement, Setting
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import group_pairs, pluralize, printable
@@ -46,35 +47,12 @@ def build_launch(
     task = accelerate.apply_config(config, task)
     if task.launcher == "accelerate":
         accelerate.require_accelerate(_get_packages(runtimes[hosts[0].name].facts))
-    cores = {host.name: instances.select_cores(task, runtimes[host.name].facts, host.name) for host in hosts}
-    if task.independent:
-        counts = instances.count_instances(task, hosts, cores)
-    else:
-        counts = placement.count_ranks(hosts, cores, task.n, task.ppn)
-    run_hosts = [host for host in hosts if host.name in dict(counts)]
-    _check_host_count(task, len(run_hosts))
-    used = len(run_hosts) - task.spares
-    facts = {host.name: runtimes[host.name].facts for host in run_hosts}
-    machines = identify_machines(run_hosts, facts, task.allow_duplicates)
-    backend, reason, workers = instances.BACKEND, instances.BECAUSE, 0
-    if task.independent:
-        divide = partial(instances.divide_cores, task)
-        ranks, core_warnings = placement.place_ranks(
-            counts, cores, machines, kind="instances", divide=divide, only=task.instance
-        )
-    else:
-        environment.check_master_address(user_env, {host.name: runtimes[host.name].interface for host in run_hosts})
-        backend, reason = choose_backend(task, {host.name: runtimes[host.name].runtime for host in run_hosts})
-        workers = {"ccl": task.ccl_workers, "impi": 1}.get(backend, 0)
-        least = _LEAST if backend == "impi" else 1
-        ranks, core_warnings = placement.place_ranks(counts, cores, machines, workers, least)
-    size = sum(count for _, count in counts[:used])
-    _check_equal_counts(task, counts)
-    head = runtimes[run_hosts[0].name]
+    layout = _lay_out(task, hosts, runtimes, user_env)
+    head = runtimes[layout.hosts[0].name]
     runtime, dialect = head.runtime, get_dialect(head.runtime.dialect, head.runtime.version)
+    facts = {host.name: runtimes[host.name].facts for host in layout.hosts}
     isa_settings, isa_warnings = tuning.cap_isa(task, facts, accelerate.has_ipex(_get_packages(head.facts)))
-    rdma = environment.has_rdma(facts.values())
-    most = max(sum(rank.host == host.name for rank in ranks) for host in run_hosts)
+    most = max(sum(rank.host == host.name for rank in layout.ranks) for host in layout.hosts)
     ports = mpi_launchers.build_port_env(dialect, task, most)
     packages, user_values = _get_packages(head.facts), {name: setting.value for name, setting in user_env.items()}
     words: tuple[str, ...] = ("-u",)
@@ -82,49 +60,44 @@ def build_launch(
         words = accelerate.build_interpreter_arguments(config, packages, user_values, options)
     starts = starts or (Start("module" if task.module else "python", script, task.args),)
     if not (task.per_host or task.independent):
-        _check_linked_mpi(starts, dialect, run_hosts[0].name)
+        _check_linked_mpi(starts, dialect, layout.hosts[0].name)
     argvs = [start.build_words((runtime.python, *words)) for start in starts]
     fills = task.per_host or bool(task.role) or starts[0].kind != "python" or uses_placeholders(task)
-    known = (task, head.interface, used, backend, workers, isa_settings, user_env)
-    together = size > 1 and not task.independent
-    cpus_alone = together and not any(map(accelerate.has_accelerator, facts.values()))
-    settings = RunSettings(*known, rdma, ports.ranks, run, size, cpus_alone)
-    nodes: list[NodePlan] = []
-    warnings = [*core_warnings, *isa_warnings]
-    own = {"gloo": "Gloo listens on any free port", "ccl": "oneCCL's KVS takes the first free port from 4096 on"}
-    if task.port_range and backend in own:  # of which no option names a port
-        warnings.append(Note("port-range", f"{own[backend]}; --port-range does not reach it"))
-    for number, host in enumerate(run_hosts):
-        node_ranks = [place for place in ranks if place.host == host.name]
-        shared = list(machines.values()).count(machines[host.name]) > 1
-        node, of_host = _plan_node(settings, number, host.name, runtimes[host.name], node_ranks, shared)
-        at = min(number, len(starts) - 1)
-        node = replace(node, argv=argvs[at], proxy_env={**node.proxy_env, **ports.proxies})
-        if not starts[at].is_python:
-            node = replace(node, stages=False, preload=())
-        if fills or task.ready:
-            of_run: dict[str, object] = {"hosts": used, "world_size": size, "head": head.interface.address}
-            node = environment.add_placeholder_values(node, number, node_ranks, of_run, task)
-        nodes.append(node)
-        warnings += of_host
+    together = layout.size > 1 and not task.independent
+    settings = RunSettings(
+        task=task,
+        head=head.interface,
+        hosts=layout.used,
+        backend=layout.backend,
+        workers=layout.workers,
+        isa_settings=isa_settings,
+        user_env=user_env,
+        rdma=environment.has_rdma(facts.values()),
+        port_env=ports.ranks,
+        run=run,
+        size=layout.size,
+        cpus_alone=together and not any(map(accelerate.has_accelerator, facts.values())),
+    )
+    planned, warnings = _plan_nodes(settings, layout, runtimes, ports, starts, argvs, fills)
+    nodes, spares = planned[: layout.used], planned[layout.used :]
+    warnings = [*layout.warnings, *isa_warnings, *_warn_of_ports(task, layout.backend), *warnings]
     if fills:
         warnings += find_doubtful_words([word for argv in argvs for word in argv])
-    warnings += accelerate.compare_config(config, used, size)
+    warnings += accelerate.compare_config(config, layout.used, layout.size)
     warnings += find_unsupported_arguments(options, packages, task.args)
     bf16 = accelerate.choose_precision(config, user_values) == "bf16"
     bf16 &= accelerate.uses_ipex(config, packages, user_values)
     warnings += accelerate.find_bf16_refusals(facts, task.args, options, bf16)
-    nodes, spares = nodes[:used], nodes[used:]
     first = _build_leading(run, runtimes, nodes, ports)
     leading: dict[str, Leading] = {}
     for leader in _choose_leaders(task, nodes, spares) if task.restarts else ():
-        others = [node for node in (*nodes, *spares) if node is not leader]
+        others = [node for node in planned if node is not leader]
         leading[leader.host] = _build_leading(run, runtimes, [leader, *others], ports)
     return Launch(
         run=run,
         title=script,
-        backend=backend,
-        backend_reason=reason,
+        backend=layout.backend,
+        backend_reason=layout.reason,
         nodes=tuple(nodes),
         spares=tuple(spares),
         leading=leading,
@@ -142,6 +115,87 @@ def build_launch(
         fills=fills,
         per_host=task.per_host,
     )
+
+
+class _Layout(Record):
+    """Where the ranks of a run are, and how they meet."""
+
+    hosts: tuple[Host, ...]  # with ranks; the spares are the last
+    used: int  # hosts that are no spares
+    size: int  # ranks on these
+    ranks: tuple[RankPlacement, ...]
+    machines: Mapping[str, str]
+    backend: str
+    reason: str  # for the backend
+    workers: int  # cores of each rank that the backend takes
+    warnings: tuple[Note, ...]
+
+
+def _lay_out(
+    task: Run, hosts: Sequence[Host], runtimes: Mapping[str, HostRuntime], user_env: Mapping[str, Setting]
+) -> _Layout:
+    cores = {host.name: instances.select_cores(task, runtimes[host.name].facts, host.name) for host in hosts}
+    if task.independent:
+        counts = instances.count_instances(task, hosts, cores)
+    else:
+        counts = placement.count_ranks(hosts, cores, task.n, task.ppn)
+    run_hosts = tuple(host for host in hosts if host.name in dict(counts))
+    _check_host_count(task, len(run_hosts))
+    facts = {host.name: runtimes[host.name].facts for host in run_hosts}
+    machines = identify_machines(run_hosts, facts, task.allow_duplicates)
+    if task.independent:
+        backend, reason, workers = instances.BACKEND, instances.BECAUSE, 0
+        divide = partial(instances.divide_cores, task)
+        ranks, warnings = placement.place_ranks(
+            counts, cores, machines, kind="instances", divide=divide, only=task.instance
+        )
+    else:
+        environment.check_master_address(user_env, {host.name: runtimes[host.name].interface for host in run_hosts})
+        backend, reason = choose_backend(task, {host.name: runtimes[host.name].runtime for host in run_hosts})
+        workers = {"ccl": task.ccl_workers, "impi": 1}.get(backend, 0)
+        least = _LEAST if backend == "impi" else 1
+        ranks, warnings = placement.place_ranks(counts, cores, machines, workers, least)
+    _check_equal_counts(task, counts)
+    used = len(run_hosts) - task.spares
+    size = sum(count for _, count in counts[:used])
+    return _Layout(run_hosts, used, size, ranks, machines, backend, reason, workers, warnings)
+
+
+def _warn_of_ports(task: Run, backend: str) -> Iterator[Note]:
+    """Warn of backends of which no option names a port."""
+    own = {"gloo": "Gloo listens on any free port", "ccl": "oneCCL's KVS takes the first free port from 4096 on"}
+    if task.port_range and backend in own:
+        yield Note("port-range", f"{own[backend]}; --port-range does not reach it")
+
+
+def _plan_nodes(
+    run: RunSettings,
+    layout: _Layout,
+    runtimes: Mapping[str, HostRuntime],
+    ports: PortEnv,
+    starts: Sequence[Start],
+    argvs: Sequence[tuple[str, ...]],
+    fills: bool,
+) -> tuple[list[NodePlan], list[Note]]:
+    """The plan for each host, in order, and warnings. ``argvs`` are the words of ``starts``; ``fills``: placeholders in
+    them are replaced."""
+    nodes: list[NodePlan] = []
+    warnings: list[Note] = []
+    machines = list(layout.machines.values())
+    for number, host in enumerate(layout.hosts):
+        ranks = [place for place in layout.ranks if place.host == host.name]
+        shared = machines.count(layout.machines[host.name]) > 1
+        node, of_host = _plan_node(run, number, host.name, runtimes[host.name], ranks, shared)
+        at = min(number, len(starts) - 1)
+        node = replace(node, argv=argvs[at], proxy_env={**node.proxy_env, **ports.proxies})
+        if not starts[at].is_python:
+            node = replace(node, stages=False, preload=())
+        if fills or run.task.ready:
+            of_run: dict[str, object] = {"hosts": run.hosts, "world_size": run.size, "head": run.head.address}
+            node = environment.add_placeholder_values(node, number, ranks, of_run, run.task)
+        nodes.append(node)
+        warnings += of_host
+    return nodes, warnings
 
 
 def _check_host_count(task: Run, count: int) -> None:
