@@ -16,6 +16,7 @@ from ipexctl.act.transfer.send import UNTRUSTED, build_script_command, make_remo
 from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.hosts import Channel, Command, CommandIO, Completed, Link, LinkError
 from ipexctl.model.json_values import Record
+from ipexctl.model.launch import RANK_LIMIT
 from ipexctl.model.text import format_time, printable
 from ipexctl.protocol import frames, journal, messages, paths, rank_records
 from ipexctl.protocol.codec import MESSAGE_LIMIT, DamagedError, Unreadable
@@ -204,6 +205,8 @@ def read_run_description(link: Link, directory: str) -> messages.RunDescription:
         about.host not in about.hosts
         or not all(map(_HOST.fullmatch, about.hosts))
         or ranks != list(range(len(ranks)))
+        or len(ranks) > RANK_LIMIT
+        or not about.nonce.isascii()
         or not all(is_run_dir(place, about.run) for place in (directory, *places))
     ):
         raise LinkError(Failure(link.host.name, Kind.STEP, f"{problem}: unexpected response", code="agent"))

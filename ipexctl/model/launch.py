@@ -126,6 +126,9 @@ class Leading(Record):
     mpiexec_env: Mapping[str, str]
 
 
+RANK_LIMIT = 1 << 16  # ranks of a run that is watched, as of one that is saved
+
+
 class Running(Record):
     """What a watcher must know of a run: ``hosts`` maps each rank, in order, to its host; ``labels`` the launcher's
     names for hosts to theirs; ``title`` is for those who did not start it; ``isas`` are the hosts' levels."""

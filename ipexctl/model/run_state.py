@@ -230,6 +230,7 @@ class Attempt:
     at: float
     ranks: list[RankState]
     backend: str = ""  # that is used
+    columns: int = 500  # of each curve of a host
     stalls: list[Stall] = field(default_factory=list)
     separate: SeparateWorlds | None = None
     silent: dict[str, float] = field(default_factory=dict)  # host without a sign of life → when the last one came

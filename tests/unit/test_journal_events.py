@@ -16,7 +16,7 @@ from ipexctl.protocol import frames, hooks, journal, rank_records, samples
 from tests.tables import read_table
 
 NONCE = "n0nce"
-RUNNING = Running("r1", "node0", ("node0", "node1"), {"host-1": "node1"}, "mpirun -n 2 train.py", "train.py")
+RUNNING = Running("r1", "node0", ("node0", "node1"), {"h1.ipexctl": "node1"}, "mpirun -n 2 train.py", "train.py")
 
 
 def read(*records: journal.Record) -> list[e.Event]:
@@ -270,7 +270,7 @@ def test_output_of_a_rank_and_of_the_launcher_with_the_hosts_own_names() -> None
     log = JournalReader(NONCE, RUNNING)
     written = framed(1, b"loss\n")
     assert list(log.read(frames.OUT, written)) == [e.Output(1, "node1", "out", b"loss\n")]
-    assert list(log.read(frames.ERR, b"host-1: no route\n")) == [e.LauncherOutput("err", b"node1: no route\n")]
+    assert list(log.read(frames.ERR, b"h1.ipexctl: no route\n")) == [e.LauncherOutput("err", b"node1: no route\n")]
 
 
 def test_a_line_without_an_end_is_reported_when_it_rests_and_what_is_left_at_the_end() -> None:
@@ -564,3 +564,37 @@ def test_what_a_head_says_is_held_within_bounds() -> None:
         output.read(frames.JOURNAL, journal.encode_record(journal.Stall([9] * 1000, True, True, 1.0, {})))
     )
     assert len(describe(unreadable)[3]) < 300
+
+
+def test_what_a_host_says_costs_no_more_than_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of ranks, and small records about all of them, pieces of a byte or times of each byte held `attach` for
+    hours; labels that are names of other hosts, or in them, took gigabytes."""
+    labels = {"h0.ipexctl": "h1.ipexctl" * 20, "h1.ipexctl": "h0.ipexctl" * 20, "": "x" * 250}
+    log = JournalReader(NONCE, replace(RUNNING, labels=labels))
+    [named] = log.read(frames.ERR, b"h0.ipexctl: x\n")
+    assert named == e.LauncherOutput("err", b"h1.ipexctl" * 20 + b": x\n")
+
+    begun = time.process_time()
+    line = b'{"kind": "HostBack", "host": "%s"}\n' % (b"x" * (3 << 20))
+    log = JournalReader(NONCE, RUNNING)
+    list(log.read(frames.JOURNAL, line[:-40_000]))
+    pieces = [log.read(frames.JOURNAL, line[at : at + 1]) for at in range(len(line) - 40_000, len(line))]
+    assert [type(event) for piece in pieces for event in piece] == [e.Message]
+
+    def sample(number: int) -> samples.HostSample:
+        return samples.HostSample("node0", 13.0 * number + 1, 1.0, 0.0, 1, 0, 0, output=12 * number + 1)
+
+    list(log.read(frames.SAMPLES, b"".join(samples.encode_sample(sample(number)) for number in range(4000))))
+    assert list(log.read(frames.OUT, framed(0, b"x\n" * 2000) * 12))
+    assert time.process_time() - begun < 10.0
+
+    many = replace(RUNNING, hosts=("node0", "node1") * 500)
+    start, stall = journal.Launched(1, 2), journal.Stall([0], False, True, 1.0, {0: "S"})
+    for record, limit in ((start, "_WORK_LIMIT"), (stall, "_WORK_LIMIT")):
+        monkeypatch.setattr(f"ipexctl.decide.run.journal_events.{limit}", 16_000)
+        log = JournalReader(NONCE, many)
+        list(log.read(frames.JOURNAL, journal.encode_record(record) * 40))
+        assert log.unreadable == (38 if record is start else 24)
+    log = JournalReader(NONCE, many)
+    list(log.read(frames.JOURNAL, journal.encode_record(start._replace(placed={"node0": [*range(65_537)]}))))
+    assert (log.launched, log.unreadable) == (False, 1)

@@ -14,6 +14,7 @@ from ipexctl.model import events as e
 from ipexctl.model import run_state as rs
 from ipexctl.model.answers import get_answer_kind
 from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.launch import RANK_LIMIT
 from ipexctl.model.reports import HostStep, LostLoss, StallPlace
 from ipexctl.model.text import format_all_ranks, format_ranks
 
@@ -26,7 +27,6 @@ _FIGURES = 12  # names of figures that are kept as series
 _NAMES = 1000  # of figures of a rank whose last value is kept; others are none
 _LOGS = 5 << 20  # bytes of output of all ranks together
 _MIN_LOG_SIZE = 8 << 10  # of one rank
-_RANK_LIMIT = 1 << 16
 _ATTEMPT_RANKS = 1 << 17  # ranks of all attempts together of which is known how they ended
 _STALLED_RANKS = 1 << 17  # ranks of all stalls of a run together, also those that did not stall; then the last counts
 _NOTICE_LIMIT = 10_000  # failures of the hosts, warnings, and hosts of which something is noted
@@ -289,8 +289,9 @@ class RunFold:
             run.plan, run.launch = self._planned.text, self._planned.launch
         if event.title and not state.caught_up:
             run.watched_from = at
-        ranks = [rs.RankState(rank, host, at, staged=at) for rank, host in enumerate(event.ranks[:_RANK_LIMIT])]
-        state.attempt, state.launch_failed = rs.Attempt(event, at, ranks, event.backend), None
+        ranks = [rs.RankState(rank, host, at, staged=at) for rank, host in enumerate(event.ranks[:RANK_LIMIT])]
+        columns = count_columns(len(set(event.ranks)))
+        state.attempt, state.launch_failed = rs.Attempt(event, at, ranks, event.backend, columns), None
         run.attempts.append(state.attempt)
         surplus = len(run.attempts) - max(_ATTEMPT_RANKS // max(len(ranks), 1), 2)
         del run.attempts[1 : max(surplus, 0) + 1]
@@ -482,7 +483,7 @@ class RunFold:
         self._note_delay(attempt.started.head, at, sample.at)
         if sample.joules is not None:
             run.joules[sample.host] = run.joules.get(sample.host, 0.0) + sample.joules
-        table, columns = run.samples.setdefault(sample.host, {}), count_columns(len(set(attempt.started.ranks)))
+        table, columns = run.samples.setdefault(sample.host, {}), attempt.columns
         for name, value in _list_usage(sample).items():
             _add_use(table.setdefault(name, rs.Series(columns)), sample, name, value)
         for use in sample.ranks:

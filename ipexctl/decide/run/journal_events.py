@@ -1,26 +1,32 @@
 """A run's files, as they grow → events: the keeper's journal, the ranks' output, the launcher's, and samples."""
 
+import re
 from collections import deque
-from collections.abc import Collection, Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 
 from ipexctl.decide.diagnosis import collectives, stack_traces, worlds
-from ipexctl.decide.run.lines import Demux, LineHolder, Piece
+from ipexctl.decide.run.lines import Demux, LineHolder, Piece, RecordLines
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind, advise
 from ipexctl.model.json_values import select_attributes
-from ipexctl.model.launch import Running
+from ipexctl.model.launch import RANK_LIMIT, Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory, StallPlace
 from ipexctl.model.text import format_size, format_time, group_pairs, join_names, pluralize, printable
 from ipexctl.protocol import frames, hooks, journal, rank_records, samples
-from ipexctl.protocol.codec import MESSAGE_LIMIT, Unreadable
+from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.journal import Record
 
 Events = Generator[e.Event, None, None]
 _REASONS = {reason for name, reason in vars(journal.Reason).items() if name.isupper()}
 _TIME_STEP = 1.0  # seconds at least between two times of earlier output: a run of weeks has samples by the million
 _TIME_STEPS = 12  # of these between two samples, at most
+_TIMES_LIMIT = 1 << 19  # of these in all
+# Ranks for which records of few bytes make work: those of all stalls and samples of the pace, eight times those of all
+# starts; and those that all looks at where ranks meet go through.
+_WORK_LIMIT, _LOOK_LIMIT = 1 << 24, 1 << 26
+_LABEL = re.compile(rb"h\d{1,6}\.ipexctl")  # of a host, for the launcher
 _TEXT_LIMIT = 1 << 16  # letters of a rank's last words, of which its host keeps 20,000
 _WAITING_LIMIT, _WAITING_SIZE_LIMIT = 1 << 20, 1 << 26  # records that wait for earlier output, and bytes of them
 _STACKS_SIZE_LIMIT, _RANK_STACKS_SIZE_LIMIT = 1 << 26, 1 << 16  # bytes of stacks that are compared; more for each rank
@@ -30,10 +36,10 @@ class JournalReader:
     """Takes pieces of the files in order (`read`), gives events; `end` gives what was held back."""
 
     def __init__(self, nonce: str, running: Running) -> None:
-        self._running = running
-        self._labels = {label.encode(): host.encode() for label, host in running.labels.items()}
+        self._running, self._host_ranks = running, _group_ranks(running.hosts)
         self._demux = Demux(nonce)
-        self._journal = self._samples = b""
+        self._journal, self._samples = RecordLines(), RecordLines()
+        self._work = self._looked = 0  # ranks, so far
         self._forget_attempt()
         self._restarts, self._resumed = 0, cast(e.ResumedFrom | None, None)  # of the next attempt
         self.launched = self.waiting = False
@@ -70,30 +76,27 @@ class JournalReader:
 
     def read(self, kind: str, data: bytes) -> Events:
         if kind == frames.JOURNAL:
-            *lines, self._journal = (self._journal + data).split(b"\n")
-            if len(self._journal) > MESSAGE_LIMIT:
-                self._journal = b"\0"  # no record is that long: its line is one that cannot be read
             self._waiting_size = self._waiting_size + len(data) if self._waiting else 0
-            self._waiting.extend(journal.KINDS.read(line) for line in lines)
+            self._waiting.extend(journal.KINDS.read(line) for line in self._journal.feed(data))
             # A head may say that any amount of output comes first.
             full = len(self._waiting) > _WAITING_LIMIT or self._waiting_size > _WAITING_SIZE_LIMIT
             yield from self._read_waiting(ended=full)
         elif kind == frames.SAMPLES:
-            *lines, self._samples = (self._samples + data).split(b"\n")
-            self._samples = self._samples if len(self._samples) <= MESSAGE_LIMIT else b"\0"
-            for line in lines:
+            for line in self._samples.feed(data):
                 yield from self._read_sample(samples.KINDS.read(line))
         elif kind == frames.CAUGHT_UP and self._late:
             self._late, self._written = False, 0.0
             self._times.clear()
             yield e.CaughtUp()
         elif kind == frames.OUT:
-            while data:
+            at = 0
+            while at < len(data):
                 begin = self._waiting[0].out if self._waiting and isinstance(self._waiting[0], journal.Launched) else 0
                 self._find_time()
-                until = [begin, *(end for end, _ in [*self._times][:1])]
+                until = (begin, self._times[0][0] if self._times else 0)
                 size = min((end - self._read_output for end in until if end > self._read_output), default=len(data))
-                piece, data = data[:size], data[size:]  # what one attempt wrote, in a time
+                piece = data[at : at + size]  # what one attempt wrote, in a time
+                at += size
                 self._read_output += len(piece)
                 yield from self._split_lines(self._demux.feed(piece))
                 yield from self._read_waiting()
@@ -109,6 +112,8 @@ class JournalReader:
         for step in range(1, steps + 1):
             share = step / steps
             self._times.append((end + int(share * (sample.output - end)), last + share * (sample.at - last)))
+        if len(self._times) > _TIMES_LIMIT:  # of two neighbours the later one stays
+            self._times = deque([*self._times][::-2][::-1])
 
     def _find_time(self) -> None:
         """Notes when what is read next was written: before the next sample of a host."""
@@ -149,10 +154,12 @@ class JournalReader:
     def _make_output(self, rank: int | None, kind: str, data: bytes) -> e.Event:
         stream: e.Stream = "out" if kind == frames.OUT else "err"
         if rank is None or rank >= len(self._running.hosts):  # which an attempt before had
-            for label, host in self._labels.items():
-                data = data.replace(label, host)
-            return e.LauncherOutput(stream, data)
+            return e.LauncherOutput(stream, _LABEL.sub(self._name_host, data))
         return e.Output(rank, self._running.hosts[rank], stream, data, not data.endswith(b"\n"), self._written)
+
+    def _name_host(self, label: re.Match[bytes]) -> bytes:
+        name = label[0].decode()
+        return self._running.labels.get(name, name).encode()
 
     def _check_record(self, record: Record | Unreadable) -> Record | Unreadable:
         """A record of a rank that the run does not have is none, nor is an end for a reason that is not known."""
@@ -160,7 +167,21 @@ class JournalReader:
         known = all(0 <= rank < len(self._running.hosts) for rank in ranks)
         if isinstance(record, journal.RunEnd | journal.AttemptEnded) and record.reason not in _REASONS:
             return Unreadable(type(record).__name__, "of an unknown reason")
+        if isinstance(record, journal.Launched):
+            placed = sum(map(len, record.placed.values()))
+            if not self._has_room(8) or placed > RANK_LIMIT:
+                return Unreadable(type(record).__name__, "a start of too many ranks")
         return record if known else Unreadable(type(record).__name__, f"of rank {printable(str(ranks), 80)}")
+
+    def _has_room(self, turns: int = 1) -> bool:
+        """Whether there may be so much more work for all ranks."""
+        self._work += turns * len(self._running.hosts)
+        return self._work <= _WORK_LIMIT
+
+    def _may_look(self) -> bool:
+        """Whether there may be one look more at where all ranks meet."""
+        self._looked += (len(self._running.hosts) + len(self._met)) // 8 + len(self._rendezvous)
+        return self._looked <= _LOOK_LIMIT
 
     def _begin_attempt(self, launched: journal.Launched) -> Events:
         """What was known of the ranks of the attempt before is over; others may be left."""
@@ -170,7 +191,7 @@ class JournalReader:
         by_rank = {rank: host for host, ranks in launched.placed.items() for rank in ranks if host in known}
         hosts = tuple(by_rank[rank] for rank in sorted(by_rank)) or self._running.hosts
         left_out = [host for host in self._running.hosts_used if host not in hosts]
-        self._running = replace(self._running, hosts=hosts)
+        self._running, self._host_ranks = replace(self._running, hosts=hosts), _group_ranks(hosts)
         if left_out and launched.restart:
             yield e.Message(f"going on without {join_names(left_out, 5)}", "warning", code="hosts-left-out")
 
@@ -318,7 +339,9 @@ class JournalReader:
             before, self._positions = self._positions, collectives.list_positions(stacks)
             same = {rank for rank, position in before.items() if self._positions.get(rank) == position}
             shown = self._stall is None and not same.isdisjoint(early.ranks)
-        if early and (shown or self._find_missing(early.ranks) or self._find_hopeless(self._rendezvous, early.ranks)):
+        if early and not shown and self._may_look():
+            shown = bool(self._find_missing(early.ranks) or self._find_hopeless(self._rendezvous, early.ranks))
+        if early and shown:
             yield from self._report_stall(early)
             yield from stacks
             self._stacks = stacks
@@ -330,7 +353,8 @@ class JournalReader:
         places = tuple(StallPlace(group.ranks, group.line, group.function if group.waits else "") for group in groups)
         if self._sampling and not self._alarmed:
             self._stacks, self._requested, self._sampling = [], False, False
-            yield e.PlacesSampled(places)
+            if self._has_room():
+                yield e.PlacesSampled(places)
             return
         stalled = {stack.rank for stack in self._stacks}
         named = self._alarmed and self._find_missing(stalled) == self._absent
@@ -358,7 +382,7 @@ class JournalReader:
     def _note_rendezvous(self, record: rank_records.RankRendezvous) -> Events:
         yield e.RendezvousChanged(*record)
         self._rendezvous[record.rank] = record
-        if self._hopeless or record.address == record.planned:
+        if self._hopeless or record.address == record.planned or not self._may_look():
             return
         alike = {rank: each for rank, each in self._rendezvous.items() if each.address == record.address}
         if text := self._find_hopeless(alike, alike):
@@ -367,15 +391,18 @@ class JournalReader:
 
     def _read_sample(self, sample: samples.HostSample | Unreadable) -> Events:
         """What cannot be read, or is of no host of the run, is a gap in a curve."""
-        if isinstance(sample, Unreadable) or sample.host not in self._running.hosts_used:
+        if isinstance(sample, Unreadable) or sample.host not in self._host_ranks:
             return
         self._note_time(sample)
-        ranks = {rank for rank, host in enumerate(self._running.hosts) if host == sample.host}
+        ranks = self._host_ranks[sample.host]
         uses = tuple(e.RankSample(*use) for use in sample.ranks if use.rank in ranks)
         fields = {name: value for name, value in sample._asdict().items() if name != "output"}
         yield e.HostSample(**{**fields, "ranks": uses})
 
     def _report_stall(self, stall: e.Stalled) -> Events:
+        if not self._has_room():
+            yield from self._read_record(Unreadable(type(stall).__name__, "after too many"))
+            return
         hosts, hopeless = self._running.hosts, self._find_hopeless(self._rendezvous, stall.ranks)
         text = stack_traces.describe_stall(stall, hosts, hopeless=bool(hopeless), ended=sorted(self._well))
         text = self._describe_missing(stall.ranks) or text
@@ -402,6 +429,11 @@ class JournalReader:
         if waiting and waiting.issuperset(stalled):
             return tuple(sorted(self._well - self._met))
         return tuple(sorted(self._well & collectives.find_awaited(self._stacks)))
+
+
+def _group_ranks(hosts: Sequence[str]) -> Mapping[str, Collection[int]]:
+    by_host = group_pairs((host, rank) for rank, host in enumerate(hosts))
+    return {host: frozenset(ranks) for host, ranks in by_host.items()}
 
 
 def make_run_started(running: Running, at: float) -> e.RunStarted:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ipexctl.model.text import strip_colours
 from ipexctl.protocol import frames
+from ipexctl.protocol.codec import MESSAGE_LIMIT
 
 LINE_LIMIT = 1 << 16  # bytes of a line
 MORE = "…".encode()
@@ -129,6 +130,23 @@ class LineHolder:
         """The last line, if it has no end."""
         held, self._held = self._held, b""
         return held
+
+
+class RecordLines:
+    """Makes lines of a file of records; a piece of it without an end of a line costs no more than its bytes. A line
+    that is longer than any record is one that cannot be read."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        lines: list[bytearray] = []
+        self._held += data
+        if b"\n" in data:
+            *lines, self._held = self._held.split(b"\n")
+        if len(self._held) > MESSAGE_LIMIT:
+            self._held = bytearray(b"\0")
+        return [*map(bytes, lines)]
 
 
 class Demux:

@@ -64,6 +64,8 @@ def test_a_run_that_cannot_be_is_none(directory: str, run: str) -> None:
         {"hosts": {}},
         {"hosts": {"a": NODES["a"]._replace(ranks=[5])}},
         {"run": "1126-2-ffff"},
+        {"nonce": "\ud800"},  # ended it with an exception
+        {"hosts": {"a": NODES["a"]._replace(ranks=[*range(65_537)])}},
         {"host": "../../../../victim", "hosts": {"../../../../victim": NODES["a"]}},  # its profile was written there
         {"host": "/tmp/victim", "hosts": {"/tmp/victim": NODES["a"]}},
     ],
