@@ -189,15 +189,15 @@ def test_ranks_that_ended_well_although_a_process_of_theirs_did_not_are_named_wi
     )
 
 
-@pytest.mark.parametrize("later", [1.0, 4.0])
-def test_ranks_that_end_well_just_after_an_exception_that_they_wrote_are_named(later: float) -> None:
-    """As of ``try: main()`` with ``traceback.print_exc()``; the exit code is the script's own."""
+@pytest.mark.parametrize(("later", "last"), [(1.0, 1.0), (4.0, 4.0), (1.0, 4.0)])
+def test_ranks_that_end_well_just_after_an_exception_that_they_wrote_are_named(later: float, last: float) -> None:
+    """As of ``try: main()`` with ``traceback.print_exc()``; the cause may end last."""
     head = 'Traceback (most recent call last):\n  File "/w/tiny.py", line 6, in <module>\n'
     raised = {0: "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer", 1: "KeyError: 'x'"}
     wrote = [e.Output(rank, "a", "err", f"{head}{text}\n".encode()) for rank, text in raised.items()]
-    started, begun, *ended = done(*(end(rank, at=10.0 + later) for rank in raised))
+    started, begun, *ended = done(end(0, at=10.0 + later), end(1, at=10.0 + last))
     events = [e.Stamped(10.0, event) for event in (started, begun, *wrote)]
-    events += [e.Stamped(10.0 + later, event) for event in ended]
+    events += [e.Stamped(10.0 + last, event) for event in ended]
     run = of_run(make_report(fold_state(events), read_known_errors))
     assert run.good
     assert run.uncaught == ("the last that rank 1 on a wrote is an exception: KeyError: 'x'" if later < 3 else "")

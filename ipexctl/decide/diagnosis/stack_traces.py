@@ -47,6 +47,7 @@ _BETWEEN = re.compile(
 )
 _CHILD = "multiprocessing/process.py", "_bootstrap"  # where a process of multiprocessing begins
 _QUEUES = re.compile(r"(?:^|/)multiprocessing/(?:queues|connection|managers)\.py$")  # where such a process is idle
+_FORK = re.compile(r"/multiprocessing/popen_fork\.py\", line \d+ in _launch$", re.MULTILINE)  # below those of the child
 _TRACKERS = re.compile(r"(?:^|/)(?:resource_tracker|forkserver)\.py$")
 _CHILDREN_AWAITED = re.compile(  # where a rank waits for processes of multiprocessing
     r"(?:^|/)(?:multiprocessing|torch/distributed/elastic|concurrent/futures)/"
@@ -234,7 +235,7 @@ def group_stacks(stacks: Sequence[RankStack]) -> tuple[StackGroup, ...]:
                 _format_own_line(frames),
                 "backward" if waits and function == _BACKWARD else function,
                 waits,
-                tuple(_explain_place(frames, ranks[0].text)),
+                tuple(_explain_place(frames, ranks[0].text, ranks[0].wchan)),
                 frames[-1:] != () and _get_place(frames[-1]) == _THREADS_END,
             )
         )
@@ -409,8 +410,8 @@ def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
     return lines
 
 
-def _explain_place(frames: Stack, text: str) -> Iterator[str]:
-    """Yields lines about what keeps a rank at a place that does not say it. ``text``: the stacks of all threads."""
+def _explain_place(frames: Stack, stacks: str, wchan: str) -> Iterator[str]:
+    """Yields lines about what keeps a rank at a place that does not say it. ``stacks``: those of all threads."""
     if not frames:
         return
     if frames[0].file == _EXTENSION_LOCK:
@@ -420,10 +421,13 @@ def _explain_place(frames: Stack, text: str) -> Iterator[str]:
         yield "waiting for a file lock, which another process holds while it compiles, downloads or prepares data"
     elif any(_COMPILER.search(frame.file) for frame in frames):
         yield "torch.compile compiles, which takes minutes where cores are few"
+    elif "futex" in wchan and _FORK.search(stacks) and (frames[0].own or frames[0].file.startswith("torch/")):
+        yield "a forked process: its wait for a lock or threads of its parent, as torch's of OpenMP, never ends"
+        yield "in the script: multiprocessing_context= or get_context('spawn'), or torch.set_num_threads(1) in it"
     elif _has_ended(frames):
         awaited = "a function of atexit"
         if _get_place(frames[-1]) == _THREADS_END:
-            own = [_find_own_frame(thread) for thread in _parse_threads(text)[:-1]]
+            own = [_find_own_frame(thread) for thread in _parse_threads(stacks)[:-1]]
             places = join_names(list(dict.fromkeys(map(str, filter(None, own)))), 4)
             awaited = "a thread that is no daemon" + (f": {places}" if places else "")
         yield f"the script has ended, and its process waits for {awaited}"

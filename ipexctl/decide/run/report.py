@@ -3,6 +3,7 @@
 0 only when all of it worked; what is not known counts as failed; the order in which events of several hosts arrive does
 not change the exit code."""
 
+import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -169,7 +170,10 @@ def _describe_uncaught(state: RunState, ranks: Sequence[RankOutcome], known: Rea
     spoke = [
         (rank, *state.last_words[rank.rank]) for rank in ranks if rank.state == "ok" and rank.rank in state.last_words
     ]
-    if last := [replace(rank, state="failed", error=text) for rank, at, text in spoke if rank.at - at < _LAST_WORDS]:
+    # One that wrote it a moment before these may have ended later: MPI's end takes seconds on a busy host.
+    since = min((at for rank, at, _ in spoke if rank.at - at < _LAST_WORDS), default=-math.inf)
+    spoke = [each for each in spoke if min(each[0].at - each[1], abs(since - each[1])) < _LAST_WORDS]
+    if last := [replace(rank, state="failed", error=text) for rank, _, text in spoke]:
         first = find_cause(known(), last, "").failed[0]
         return f"the last that rank {first.rank} on {first.host} wrote is an exception: {first.error}"
     return ""

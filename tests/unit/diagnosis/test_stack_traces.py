@@ -216,6 +216,28 @@ def test_a_loaders_worker_speaks_where_its_rank_waits_for_it() -> None:
     assert find_odd_ranks(groups) == (1,)
 
 
+@pytest.mark.parametrize(
+    ("place", "wchan", "launch", "explained"),
+    [
+        ("/home/u/data.py", "futex_do_wait", "popen_fork", True),
+        ("/v/lib/python3.11/site-packages/torch/nn/functional.py", "futex_wait_queue_me", "popen_fork", True),
+        ("/home/u/data.py", "hrtimer_nanosleep", "popen_fork", False),
+        ("/home/u/data.py", "futex_do_wait", "popen_spawn_posix", False),
+        ("/usr/lib/python3.11/threading.py", "futex_do_wait", "popen_fork", False),
+    ],
+)
+def test_a_forked_process_that_waits_for_what_its_parent_alone_has_is_explained(
+    place: str, wchan: str, launch: str, explained: bool
+) -> None:
+    """As a worker that computes with torch after its parent has."""
+    library = '  File "/usr/lib/python3.11/multiprocessing'
+    child = f'Thread 0x1 (most recent call first):\n  File "{place}", line 3 in f\n  File "/home/u/t.py", line 4 in g\n'
+    child += f'{library}/process.py", line 314 in _bootstrap\n{library}/{launch}.py", line 71 in _launch\n'
+    rank = f'Thread 0x1 (most recent call first):\n{library}/process.py", line 149 in join\n'
+    group = group_stacks([stack(0, rank, "S", "do_wait"), stack(0, child, "S", wchan)])[0]
+    assert any("forked" in note for note in group.notes) == explained
+
+
 def test_a_stall_is_one_line_with_ranks_hosts_and_states() -> None:
     hosts = ["a", "a", "b", "b"]
     stall = Stalled((0, 1, 2, 3), 60.2, "all", {"0": "R", "1": "R", "2": "R", "3": "D"})
