@@ -314,7 +314,9 @@ def _explain_uv_error(what: str, errors: str, sources: Sources, asked: Collectio
         reasons[2:-5] = ["…"]
     # uv has no codes. It comes to the newest releases last, and to old ones, without wheels, of what is asked for.
     hinted = re.search(r"Wheels are required for `([\w.-]+)`", text)
-    only = re.findall(r"(?<![\w.-])([\w.-]{1,99})(?:[<=>]\S{0,99})? has no usable wheels", text) if hinted else []
+    only = (
+        re.findall(r"(?<![\w.-])([\w.-]{1,99})(?:[<=>]\S{0,99})? ha(?:s|ve) no usable wheels", text) if hinted else []
+    )
     source = next((name for name in only[::-1] if name not in asked), hinted[1] if hinted else "")
     return UsageError(
         f"{source} has no fitting wheel, only its source, and nothing is built"

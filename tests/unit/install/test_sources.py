@@ -468,7 +468,7 @@ def test_a_package_of_which_only_the_source_fits_is_named_and_that_nothing_is_bu
             info.size = len(text)
             archive.addfile(info, io.BytesIO(text))
     # The newest release of app has a wheel and needs what has none; so does an old one, and the oldest has none itself.
-    needs = {"0.2": "older==1.0", "0.3": "inhouse>=1.0"}
+    needs = {"0.2": "older==1.0", "0.3": "inhouse"}
     wheels.fill(tmp_path, [wheels.wheel("app", version, {}, requires=(name,)) for version, name in needs.items()])
     sources = Sources(find_links=(tmp_path.as_uri(),), no_index=True, environ={"UV_CACHE_DIR": str(tmp_path / "uv")})
     for requirement in ("inhouse", "App>0"):
