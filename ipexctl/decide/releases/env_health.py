@@ -47,6 +47,8 @@ def find_unhealthy_envs(facts: HostFacts) -> list[Failure]:
             failures.append(Failure(host, Kind.STEP, what, hint, "untrusted"))
         elif env is None or not env.exists:
             add_failure(host, "no environment" + (f" at {env.venv}" if env and env.venv else ""), "no-env")
+        elif env.marker is None and "tmp" in env.beside:  # where what is being installed is unpacked
+            add_failure(host, f"an install of {env.venv} is under way there, or was cut off", "no-env")
         elif env.marker is None:
             text = f"make one for its mpirun, with which --program {printable(env.venv, 300)}/bin/python SCRIPT runs:"
             what = f"an environment that ipexctl did not make at {env.venv}"
