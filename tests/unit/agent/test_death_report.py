@@ -206,12 +206,18 @@ def test_the_exception_of_a_helper_counts_only_where_the_script_has_none(ranks: 
     assert end.kernel == ""
 
 
-def test_the_exception_of_a_process_that_its_rank_waited_for_is_the_cause(ranks: Path) -> None:
+@pytest.mark.parametrize("wrapped", [False, True])  # as torchrl does
+def test_the_exception_of_a_process_that_its_rank_waited_for_is_the_cause(ranks: Path, wrapped: bool) -> None:
     """As of an environment that cannot be made in its worker, to whose pipe the rank listens."""
-    _, pid = ended(ranks, f"{PROCESS}; ours.recv()")
+    call = (
+        "try: ours.recv()\nexcept EOFError as error: raise RuntimeError('lost') from error"
+        if wrapped
+        else "ours.recv()"
+    )
+    _, pid = ended(ranks, f"{PROCESS}\n{call}")
     end = reported(ranks, 0, pid)
     evidence = collect_evidence(RankOutcome(0, "node0", "failed", error=end.error, traceback=end.traceback))
-    last, cause = evidence.exceptions
+    *_, last, cause = evidence.exceptions
     assert (last.text, cause.text) == ("EOFError", "ValueError: invalid literal for int() with base 10: 'no'")
 
 
