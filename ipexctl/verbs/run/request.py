@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from ipexctl.act.inputs import read_env_file, read_input, read_stdin, suggest_file
 from ipexctl.decide.launch import instances, mpi_launchers
-from ipexctl.decide.launch.environment import parse_user_env
+from ipexctl.decide.launch.environment import SYSTEM_PATH, parse_user_env
 from ipexctl.decide.launch.programs import Start, is_program_name, parse_file
 from ipexctl.decide.launch.script_arguments import find_checkpoint_directory, find_resume_words
 from ipexctl.model.engines import Engine, read_engines
@@ -158,6 +158,8 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
             raise UsageError(f"--program {shown} is neither a name nor an absolute path", hint=hint)
         return Start("host", word, args, (), False)
     path = Path(word)
+    if path.is_file() and "/" in word:
+        _refuse_program(word, args)
     if not path.is_file():
         if not path.exists() and not task.per_host:
             _refuse_command_line(word, args)
@@ -187,6 +189,18 @@ def _advise_module(word: str, args: tuple[str, ...]) -> str:
     if not all(map(str.isidentifier, parts)) or not any(map(Path.is_file, files)):
         return ""
     return advise("run", "-m", word, *args, text="a module of this name:")
+
+
+def _refuse_program(word: str, args: tuple[str, ...]) -> None:
+    """Raises `UsageError` for the path of an interpreter or launcher before a script, and for a program of the system:
+    the directory of a script goes to the hosts."""
+    from ipexctl.verbs.migrate import LaunchLines
+
+    if args and LaunchLines().table.find_program((word, *args)):
+        _refuse_command_line(word, args)
+    if str(Path(word).parent) in SYSTEM_PATH:
+        hint = advise("run", "--program", word, *args, text="that of the hosts:")
+        raise UsageError(f"{printable(word, 200)} is a program of this machine, and no script", hint=hint)
 
 
 def _refuse_command_line(word: str, args: tuple[str, ...]) -> None:

@@ -102,6 +102,7 @@ def test_what_an_engine_cannot_start_is_refused(settings: dict[str, Any], senten
         ("bash -c 'torchrun --nproc_per_node 1 train.py'", "-n 1 --ppn 1 train.py"),
         ("nohup python -m pkg.train 'a b'", "-m pkg.train 'a b'"),
         ("python3.11 train.py", "train.py"),
+        ("/usr/bin/env X=1 python train.py --lr 1", "-e X=1 train.py --lr 1"),
         ("python3.11 none.py", ""),
         ("X=1 ls", ""),
     ],
@@ -112,6 +113,12 @@ def test_whoever_types_a_line_of_a_shell_is_given_the_command(line: str, advice:
         read(script=word, args=tuple(args))
     assert ("not a line that starts one: " in refused.value.sentence) is bool(advice)
     assert not advice or str(refused.value.hint) == f"ipexctl run {advice}"
+
+
+def test_a_program_of_the_system_is_no_script_whose_directory_goes_to_the_hosts() -> None:
+    with pytest.raises(UsageError, match="/bin/sh is a program of this machine, and no script") as refused:
+        read(script="/bin/sh", args=("-c", "date"))
+    assert str(refused.value.hint).splitlines()[-1] == "ipexctl run --program /bin/sh -c date"
 
 
 @pytest.mark.usefixtures("here")
