@@ -41,23 +41,40 @@ def show_usage(
             places = list(_list_places(link))
         except ValueError:
             return Failure(link.host.name, Kind.STEP, "malformed list of what is stored there", code="malformed")
-        old = [place for place in places if place.kind == "project" and (place.changed or 0.0) < limit]
-        for place in old:
-            try:
-                words = (place.path, MANIFEST, RUNS, json.dumps(place.path)[1:-1], "dry" if dry else "")
-                command = build_script_command(
-                    "remove_project.sh", *words, begins="target_directory.sh", patience=_DISK_TIMEOUT
-                )
-                stays = printable(os.fsdecode(read_listing(link, command, 1)), 200)
-            except LinkError as error:
-                if error.failure.kind is not Kind.STEP:
-                    raise
-                stays = error.failure.what
-            places[places.index(place)] = replace(place, removed=not stays, stays=stays)
+        for number, place in enumerate(places):
+            if place.kind == "project" and (place.changed or 0.0) < limit:
+                places[number] = _remove_project(link, place, dry)
         return places
 
     found, failures = yield from run_on_hosts(context, inventory, "measure", measure)
     places = [place for result in found.values() for place in result]
+    places += _measure_this_machine(context, limit, dry)
+    sizes = {place.host: place.bytes for place in places if place.host and place.path.endswith(UV_CACHE[1:])}
+    if hint := describe_uv_cache({host: size for host, size in sizes.items() if size >= _LARGE_CACHE}):
+        yield Message(hint)
+    removes = dry and any(place.removed for place in places)
+    advice = advise("du", "--prune", "--older-than", older_than or "", "--yes")
+    command = complete_hint(advice, list_flags(inventory, None)) if removes else None
+    answer = UsageAnswer(tuple(found), tuple(places), (dry or None) if older_than else None, command)
+    yield from finish_verb("du", answer, choose_exit(failures.values()))
+
+
+def _remove_project(link: Link, place: UsedPlace, dry: bool) -> UsedPlace:
+    try:
+        words = (place.path, MANIFEST, RUNS, json.dumps(place.path)[1:-1], "dry" if dry else "")
+        command = build_script_command(
+            "remove_project.sh", *words, begins="target_directory.sh", patience=_DISK_TIMEOUT
+        )
+        stays = printable(os.fsdecode(read_listing(link, command, 1)), 200)
+    except LinkError as error:
+        if error.failure.kind is not Kind.STEP:
+            raise
+        stays = error.failure.what
+    return replace(place, removed=not stays, stays=stays)
+
+
+def _measure_this_machine(context: Context, limit: float, dry: bool) -> Iterator[UsedPlace]:
+    """What is kept here; wheels of which no file is newer than ``limit`` are removed."""
     lab, counted = context.state / "lab", set[tuple[int, int]]()
     caches = [("wheels", path) for path in (context.cache, *lab.glob("*/home/.cache"))]  # before what has links to them
     for kind, path in (*caches, ("environment", lab), ("runs", context.state / "runs")):
@@ -73,16 +90,7 @@ def show_usage(
                 stays = refused.sentence
             except OSError as error:
                 stays = (error.strerror or str(error)).lower()
-        removed = old and not stays
-        places.append(UsedPlace("", kind, str(path), size, changed if old else None, removed=removed, stays=stays))
-    sizes = {place.host: place.bytes for place in places if place.host and place.path.endswith(UV_CACHE[1:])}
-    if hint := describe_uv_cache({host: size for host, size in sizes.items() if size >= _LARGE_CACHE}):
-        yield Message(hint)
-    removes = dry and any(place.removed for place in places)
-    advice = advise("du", "--prune", "--older-than", older_than or "", "--yes")
-    command = complete_hint(advice, list_flags(inventory, None)) if removes else None
-    answer = UsageAnswer(tuple(found), tuple(places), (dry or None) if older_than else None, command)
-    yield from finish_verb("du", answer, choose_exit(failures.values()))
+        yield UsedPlace("", kind, str(path), size, changed if old else None, removed=old and not stays, stays=stays)
 
 
 def describe_uv_cache(sizes: Mapping[str, int]) -> Hint | None:
