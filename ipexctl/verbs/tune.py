@@ -1,7 +1,7 @@
 """``ipexctl tune``: short runs of a script, each started in another way, in turn with the default; the best is then set
 against the default once more. Each is an ordinary run, ended once it was measured or is out of the race."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from ipexctl.model.answers.tune import TuneAnswer
 from ipexctl.model.errors import Exit, Failure, Hint, Interrupted, Kind, UsageError, advise, complete_hint
 from ipexctl.model.events import CandidateTried, Event, Value, Values, describe_values
 from ipexctl.model.hosts import Inventory
+from ipexctl.model.reports import CommandReport
 from ipexctl.model.run_words import list_given, list_run_words
 from ipexctl.model.tasks import Run, Tune
 from ipexctl.model.text import join_names, pluralize, printable
@@ -215,23 +216,31 @@ class HostStudy(Study):
         if last and last.backend not in ("", attempt.launch.backend) and not self._task.backend_override:
             # The script itself chooses its backend, whatever is planned.
             self.started = replace(self.started, knobs={**self.started.knobs, "backend": ()})
-        metric = self.ranking.metric or next((name for name in RATES if name in reader.rates), "")
-        why = ""
-        if metric not in reader.rates or not (outcome or (report.run and report.run.good)):
-            why = describe_cause(report) or f"it printed no {metric or 'step and no rate'}"
+        why = self._explain_failure(reader, outcome, report)
         if self.tried or not why:
             yield e.FailuresIgnored(title)
         elif not report.failures:  # which say why the study ends
             yield e.HostFailed(Failure("", Kind.STEP, f"the default launch has no rate: {why}", code="no-rate"))
-        changes = ["rounding"] if "compile" in values else []
-        if scale != 1.0:
-            changes.append(f"global batch x{scale:g}")
-        if self._task.arg and any(name[:2] == "--" for name in values):
-            changes.append("arguments of the script")
         return CandidateTried(
             values, "failed" if why else outcome or "measured", (begun + self.watch()) / 2, self.watch() - begun,
-            {} if why else reader.rates, why, ", ".join(changes),
+            {} if why else reader.rates, why, ", ".join(self._list_changes(values, scale)),
         )  # fmt: skip
+
+    def _explain_failure(self, reader: RateReader, outcome: str, report: CommandReport) -> str:
+        """Why a launch has no rate; empty where it has one."""
+        metric = self.ranking.metric or next((name for name in RATES if name in reader.rates), "")
+        if metric in reader.rates and (outcome or (report.run and report.run.good)):
+            return ""
+        return describe_cause(report) or f"it printed no {metric or 'step and no rate'}"
+
+    def _list_changes(self, values: Values, scale: float) -> Iterator[str]:
+        """What a launch computes in another way than the default."""
+        if "compile" in values:
+            yield "rounding"
+        if scale != 1.0:
+            yield f"global batch x{scale:g}"
+        if self._task.arg and any(name[:2] == "--" for name in values):
+            yield "arguments of the script"
 
     def _judge(self, values: Values, reader: RateReader, rungs: list[int]) -> Literal["", "measured", "dropped"]:
         """Whether the launch that is being measured can be ended now; takes the ``rungs`` that it has passed."""
