@@ -233,6 +233,7 @@ class Attempt:
     columns: int = 500  # of each curve of a host
     stalls: list[Stall] = field(default_factory=list)
     separate: SeparateWorlds | None = None
+    zeros: dict[int, str] = field(default_factory=dict)  # other ranks that say they are rank 0, and the lines that do
     silent: dict[str, float] = field(default_factory=dict)  # host without a sign of life → when the last one came
     unheard_since: float | None = None  # when the last sign came from the head to this machine; None while signs come
     cut_at: float = 0.0  # when the head last went out of this machine's sight

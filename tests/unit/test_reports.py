@@ -472,6 +472,18 @@ def test_a_process_without_a_rank_is_known_by_how_it_was_started() -> None:
         assert diagnosis.fix.startswith(f"leave out {option}," if option else "pass the environment on")
 
 
+def test_a_port_that_several_ranks_listen_on_as_rank_0_is_laid_to_the_line_that_makes_them_so() -> None:
+    error = "DistNetworkError: The server socket has failed to listen on any local network address. name: EADDRINUSE"
+    started, begun, *failed = done(end(0, 1, error=error), reason="rank")
+    for number, inner, known in ((0, False, True), (1, False, False), (0, True, False)):
+        changed = e.RendezvousChanged(
+            1, "a", "10.0.0.1", "10.0.0.1", "80", line="/w/t.py:4", inner=inner, number=number
+        )
+        diagnosis = diagnose([started, begun, changed, *failed])
+        assert diagnosis.title.startswith("rank 1 came to the rendezvous as rank 0") == known
+        assert diagnosis.why.startswith("t.py:4 sets RANK") == known
+
+
 @pytest.mark.parametrize(
     ("words", "command"),
     [

@@ -182,7 +182,8 @@ def _match_absent_ranks(errors: KnownErrors, first: _Judged, ranks: Sequence[Ran
     """Returns the entry for ranks that have not come to the rendezvous in which others waited until its time limit."""
     absent = [rank for rank in ranks if rank.state not in ("failed", "ok") and rank.stage in _STAGES_BEFORE]
     known = next((known for known in errors if known.code == _ABSENT), None)
-    if first.match is None or first.match.known.code not in (_RENDEZVOUS, _ABSENT) or known is None:
+    codes = [_RENDEZVOUS, _ABSENT, *([_LATE] if first.rank.stage == hooks.RENDEZVOUS else [])]
+    if first.match is None or first.match.known.code not in codes or known is None:
         return None
     if not absent:
         return replace(first.match, words={"absent": "another rank"}) if first.match.known == known else None

@@ -15,7 +15,7 @@ from ipexctl.model.errors import Hint, advise
 from ipexctl.model.json_values import Record, field
 from ipexctl.model.reports import RankOutcome
 from ipexctl.model.run_state import RankState, RunState
-from ipexctl.model.text import format_size, join_names, printable
+from ipexctl.model.text import format_ranks, format_size, join_names, printable
 
 _BACKTRACE_PLACE = re.compile(r"^#\d+ .*\s+at (?!\.\./)(?:.*/)?([^\s/]+:[1-9]\d*)$", re.MULTILINE)  # gfortran's
 _HANDLED = re.compile(r"^([\w.]+(?:: .*)?)\n\nDuring handling of the above exception", re.MULTILINE)
@@ -118,6 +118,13 @@ def _can_be_impi(failure: _Failure) -> _Shown | None:
     return _Shown(command=command) if command else None
 
 
+def _is_taken_for_zero(failure: _Failure) -> _Shown | None:
+    zeros = failure.state.last_attempt.zeros if failure.state.last_attempt else {}
+    lines = dict.fromkeys(line.rpartition("/")[2] or "the script or a library" for line in zeros.values())
+    who = format_ranks(sorted(zeros))
+    return _Shown({"who": who, "line": printable(join_names([*lines], 3), 200)}) if zeros else None
+
+
 def _is_below(failure: _Failure) -> _Shown | None:
     command = make_command_of_module(failure.state)
     return _Shown(command=command) if command else None
@@ -205,6 +212,7 @@ CIRCUMSTANCES: Mapping[str, Callable[[_Failure], _Shown | None]] = {
     "misplaced": _is_misplaced,
     "not-sent": _is_not_sent,
     "impi": _can_be_impi,
+    "zero": _is_taken_for_zero,
     "below": _is_below,
     "left-out": _is_left_out,
     "library-left-out": _is_library_left_out,

@@ -120,7 +120,7 @@ class RunFold:
             case _ if state.last_attempt is not None:
                 self._handle_rank_event(state.last_attempt, event, at)
 
-    def _handle_rank_event(self, attempt: rs.Attempt, event: e.Event, at: float) -> None:
+    def _handle_rank_event(self, attempt: rs.Attempt, event: e.Event, at: float) -> None:  # noqa: C901  # the same
         match event:
             case e.RankStage(rank=number, host=host, stage=stage):
                 self._note_delay(host, at, event.at)
@@ -149,6 +149,8 @@ class RunFold:
                     del attempt.silent[host]
             case e.BackendChosen(backend=backend):
                 attempt.backend = backend
+            case e.RendezvousChanged(rank=number, number=0, inner=False) if number and self._find_rank(number):
+                attempt.zeros[number] = event.line
             case e.WorldsCompared(separate=separate):
                 attempt.separate = separate
             case e.Stalled(ranks=ranks, kind=kind):

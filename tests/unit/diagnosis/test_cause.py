@@ -73,8 +73,9 @@ def test_ranks_that_did_not_come_to_the_rendezvous_are_named() -> None:
     waited = failed(0, 5.0, "torch.distributed.DistStoreError: Timed out after 11 seconds waiting for clients.")
     torn = failed(2, 5.0, "torch.distributed.DistNetworkError: The client socket has timed out after 11000ms while")
     asleep = replace(failed(1, 9.0), state="stopped", stage="torch", line="train.py:9")
-    for first in (waited, torn):
-        diagnosis = diagnose(first, asleep)
+    inside = failed(0, 5.0, "DistStoreError: wait timeout after 10000ms, keys: /default_pg/0//cpu//0/0")
+    for first in (waited, torn, replace(inside, stage="rendezvous")):
+        diagnosis = diagnose(first, asleep, replace(asleep, rank=2, stage="rendezvous"))
         assert diagnosis.title.startswith("rank 1 on n1 (at train.py:9) did not come to init_process_group")
     there = replace(asleep, stage="rendezvous")
     diagnosis = diagnose(waited, there)
