@@ -13,6 +13,7 @@ from ipexctl.remote.agent import files, procs
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 TRACEBACK_LIMIT, ERROR_LIMIT, LINE_LIMIT = 20100, 2100, 4200  # letters kept: what the rank's own Python has cut is less
 DIRECT_CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"  # Python's words
+HANDLED = "\nDuring handling of the above exception, another exception occurred:\n\n"
 KERNEL_LINES = 5000  # of the kernel's log that are read
 
 
@@ -55,7 +56,8 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     trace = str(report.get("traceback", ""))
     if report.get("lost"):  # a process that it waited for, whose end says why
         causes = [each for number, each in exceptions.items() if number != pid and "error" in each]
-        trace = DIRECT_CAUSE.join([str(each.get("traceback", "")) for each in causes[:1]] + [trace])
+        if causes:
+            trace = str(causes[0].get("traceback", "")) + DIRECT_CAUSE + trace.rpartition(HANDLED)[2]
     trace = trace[-TRACEBACK_LIMIT:]
     if end.signal in CRASHES and not trace:  # torch's threads may abort at the exit after an exception
         stacks = procs.read_tail(base + STACKS, TRACEBACK_LIMIT).decode("utf-8", "replace")

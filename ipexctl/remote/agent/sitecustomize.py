@@ -358,7 +358,9 @@ def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
         report["child"] = error.get_first_failure()[1].pid
     elif kind.__name__ == "ProcessExitedException":  # of torch.multiprocessing.spawn, likewise
         report["child"] = error.error_pid
-    elif last.startswith(LOST_WORKER) or {kind.__name__, type(error.__cause__).__name__}.intersection(OF_LOST):
+    elif last.startswith(LOST_WORKER) or {
+        type(each).__name__ for each in (error, error.__cause__, error.__context__)
+    }.intersection(OF_LOST):
         report["lost"] = True
     return report
 

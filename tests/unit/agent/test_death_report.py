@@ -206,19 +206,24 @@ def test_the_exception_of_a_helper_counts_only_where_the_script_has_none(ranks: 
     assert end.kernel == ""
 
 
-@pytest.mark.parametrize("wrapped", [False, True])  # as torchrl does
-def test_the_exception_of_a_process_that_its_rank_waited_for_is_the_cause(ranks: Path, wrapped: bool) -> None:
+@pytest.mark.parametrize(
+    ("call", "texts"),
+    [
+        ("ours.recv()", ["EOFError"]),
+        # as torchrl does, where a worker cannot start and where it fails later
+        ("try: ours.recv()\nexcept EOFError as e: raise OSError('lost') from e", ["OSError: lost", "EOFError"]),
+        ("try: ours.recv()\nexcept EOFError: raise OSError('lost')", ["OSError: lost"]),
+    ],
+)
+def test_the_exception_of_a_process_that_its_rank_waited_for_is_the_cause(
+    ranks: Path, call: str, texts: list[str]
+) -> None:
     """As of an environment that cannot be made in its worker, to whose pipe the rank listens."""
-    call = (
-        "try: ours.recv()\nexcept EOFError as error: raise RuntimeError('lost') from error"
-        if wrapped
-        else "ours.recv()"
-    )
     _, pid = ended(ranks, f"{PROCESS}\n{call}")
     end = reported(ranks, 0, pid)
     evidence = collect_evidence(RankOutcome(0, "node0", "failed", error=end.error, traceback=end.traceback))
-    *_, last, cause = evidence.exceptions
-    assert (last.text, cause.text) == ("EOFError", "ValueError: invalid literal for int() with base 10: 'no'")
+    cause = "ValueError: invalid literal for int() with base 10: 'no'"
+    assert [raised.text for raised in evidence.exceptions] == [*texts, cause]
 
 
 def test_the_exception_of_a_process_that_a_pool_has_lost_is_the_cause(ranks: Path, tmp_path: Path) -> None:
