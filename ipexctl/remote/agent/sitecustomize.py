@@ -347,6 +347,8 @@ def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
     if kind.__name__ == "CalledProcessError":  # what it wrote where that was captured is printed by nobody
         wrote = error.stderr or error.output or ""
         text += wrote.decode("utf-8", "replace") if isinstance(wrote, bytes) else str(wrote)
+    if isinstance(error, (ImportError, OSError)) and not os.path.exists(sys.prefix):
+        text += "the environment %s is gone\n" % sys.prefix
     report: "Any" = {"error": cut(last, 2000), "traceback": cut(text, 20000), "at": time.time()}
     with open("/proc/self/cmdline", "rb") as cmdline:
         report["argv"] = format_command(os.fsdecode(cmdline.read()).split("\0")[:-1])

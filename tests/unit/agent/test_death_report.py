@@ -245,6 +245,11 @@ def test_the_exception_of_a_process_that_a_pool_has_lost_is_the_cause(ranks: Pat
     assert "run_path(main_path" in cause.files
 
 
+def test_an_environment_that_is_gone_is_named_below_the_import_that_failed(ranks: Path) -> None:
+    _, pid = ended(ranks, "import sys; sys.prefix = '/no/env'; import nosuch")
+    assert reported(ranks, 0, pid).traceback.endswith("named 'nosuch'\nthe environment /no/env is gone\n")
+
+
 @pytest.mark.parametrize("text", ["", ", text=True"])
 def test_what_a_command_wrote_that_failed_is_kept_where_the_script_captures_it(ranks: Path, text: str) -> None:
     script = f"import subprocess; subprocess.run(['ls', '/no/shard'], check=True, capture_output=True{text})"
