@@ -285,7 +285,10 @@ def _get_own_words(words: tuple[str, ...], values: Mapping[str, Any]) -> tuple[s
     what = (values.get("script"), *(values.get("args") or ()))
     if words[0] == "tune" and not what[0]:
         return words
-    return words[: -len(what)] if words[0] == "run" and words[-len(what) :] == what else ()
+    if words[0] != "run" or words[-len(what) :] != what:
+        return ()
+    own = words[: -len(what)]
+    return own[:-1] if own[-1] == "--" else own  # the options of a hint would stand behind it
 
 
 _WORDS = "words"  # of the command line, in the context's ``meta``

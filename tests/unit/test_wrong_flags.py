@@ -228,6 +228,13 @@ def test_words_that_cannot_be_read_are_refused_with_a_line_to_paste(line: str, s
     assert (lines[0], lines[-1]) == (f"error: {sentence}", f"  hint: ipexctl {hint}")
 
 
+def test_options_of_a_hint_stand_before_the_end_of_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    refused = CliRunner().invoke(app, shlex.split("run --hosts a -- env X=1 python train.py"), env={"COLUMNS": "200"})
+    assert refused.stderr.splitlines()[-1] == "  hint: ipexctl run --hosts a -e X=1 train.py"
+
+
 @pytest.mark.parametrize("path", ["lab", "wheels"])
 def test_a_group_without_a_command_prints_its_help(path: str) -> None:
     ended = CliRunner().invoke(app, path.split())
