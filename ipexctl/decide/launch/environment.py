@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # As python-dotenv reads it, but nothing is replaced in values: quotes around a value, a comment behind a blank.
 _FILE_VALUE = re.compile(r"""(?:"((?:[^"\\]|\\.)*)"|'([^']*)')\s*(?:\#.*)?|([^"'].*?)?(?:\s\#.*)?""")
 _OURS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", RUN_ENV, DIRECTORY_ENV, RANK_ENV, MEETING_ENV,
-         PROFILE_ENV}  # fmt: skip
+         PROFILE_ENV, "PMI_RANK", "PMI_SIZE", "PMI_FD"}  # fmt: skip
 # Never passed from this machine: they name things of this machine, or would make its loader act on a host.
 _NOT_PASSED = {"LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "PATH", "HOME"}
 
@@ -219,7 +219,8 @@ def parse_user_env(
             name, value = name.strip(), "" if re.match(r"\s+\#", rest) else rest.lstrip()
             match = _FILE_VALUE.fullmatch(value) if equals else None
             if not match or not _is_settable(name):
-                problems.append(f"{Origin(file, number)}: not a NAME=value line: {_escape_variable_name(line)}")
+                why = "set by ipexctl" if name in _OURS else "not a NAME=value line"
+                problems.append(f"{Origin(file, number)}: {why}: {_escape_variable_name(line)}")
                 continue
             value = re.sub(r'\\(["\\])', r"\1", match[1]) if match[1] else match[2] or (match[3] or "").rstrip()
             settings[name] = Setting(value, f"--env-file {file}", secret=True, by_user=True)

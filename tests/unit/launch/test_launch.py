@@ -641,19 +641,20 @@ def test_later_sources_of_a_variable_win_and_those_that_may_be_secret_are_marked
 def test_all_variables_that_cannot_be_set_are_reported_at_once_without_their_values() -> None:
     with pytest.raises(UsageError) as caught:
         parse_user_env(
-            {"RANK": "3", "1X": "y", "N": "a\0b"},
+            {"RANK": "3", "PMI_RANK": "0", "1X": "y", "N": "a\0b"},
             {"a.env": "fine=1\nhunter2\nRANK=hunter3\nKEY=\"hunter4\nA='b'c\n"},
             ["PATH", "GONE"],
             {"PATH": "/bin"},
         )
     assert caught.value.reasons == (
         "a.env:2: not a NAME=value line: hunter2",
-        "a.env:3: not a NAME=value line: RANK",
+        "a.env:3: set by ipexctl: RANK",
         "a.env:4: not a NAME=value line: KEY",
         "a.env:5: not a NAME=value line: A",
         "--pass-env PATH: must not be passed on",
         "--pass-env GONE: not set on this machine",
         "--env RANK: set by ipexctl",
+        "--env PMI_RANK: set by ipexctl",
         "--env 1X: not a valid variable name",
         "--env N: a value cannot hold a NUL byte",
     )
