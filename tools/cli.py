@@ -31,7 +31,7 @@ _TOP = """\
 All commands with all flags, word for word as `ipexctl COMMAND --help-all` prints them on 80 columns (`--help` has
 those that most people need): `tools/cli.py` writes this page.
 
-The flag `--install-completion` teaches your shell (bash, zsh, fish) to complete commands and flags;
+The flag `--install-completion` teaches your shell (bash, zsh, fish) to complete commands, flags and saved runs;
 `--show-completion` only prints what that would be.
 """
 

@@ -61,6 +61,8 @@ class Option(NamedTuple):
         shown: dict[str, Any] = {"help": self.help_text, "show_default": False, "metavar": metavar}
         shown |= {"min": self.flag.ge, "max": self.flag.le, "rich_help_panel": self.flag.group}
         shown |= VERBOSITY if self.name == "verbose" else {}
+        if self.flag.argument and "RUN" in (metavar or ""):
+            shown["autocompletion"] = _list_run_names
         word = "--" + self.key.replace("_", "-")
         if kind is bool and (default or optional):
             word += f"/--no-{word[2:]}"
@@ -68,6 +70,15 @@ class Option(NamedTuple):
         info = typer.Argument(**shown) if self.flag.argument else typer.Option(*words, **shown)
         annotation = Annotated[kind if default is not None else kind | None, info]  # type: ignore[valid-type]
         return Parameter(self.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _list_run_names(incomplete: str) -> list[str]:
+    """The saved runs that a shell offers, the last one first."""
+    from ipexctl.loop import get_state_directory
+    from ipexctl.store.record import list_saved_runs
+
+    names = ["last", *(path.name for path in list_saved_runs(get_state_directory() / "runs")[::-1])]
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def _set_verbosity(context: typer.Context, count: int) -> None:

@@ -78,10 +78,22 @@ def test_the_shells_own_script_is_printed(shell: str, own: str) -> None:
     assert own in done.stdout
 
 
-def test_a_shell_is_offered_commands_and_flags() -> None:
-    for words, offered in (("ipexctl do", "doctor\n"), ("ipexctl hosts --lim", "--limit\n")):
-        asked = {"_IPEXCTL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-        done = subprocess.run(
-            [sys.executable, "-m", "ipexctl"], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60
-        )
-        assert (done.stdout, done.stderr) == (offered, "")
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("ipexctl do", "doctor\n"),
+        ("ipexctl hosts --lim", "--limit\n"),
+        ("ipexctl logs 1120-", "1120-083015-a3f2\n"),
+        ("ipexctl report l", "last\n"),
+        ("ipexctl run 1120-", "\n"),
+    ],
+)
+def test_a_shell_is_offered_commands_flags_and_saved_runs(words: str, offered: str, tmp_path: Path) -> None:
+    saved = tmp_path / "ipexctl/runs/1120-083015-a3f2"
+    saved.mkdir(parents=True)
+    (saved / "events.jsonl").touch()
+    asked = {"_IPEXCTL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    env = {**os.environ, **asked, "XDG_STATE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "ipexctl"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == (offered, "")
