@@ -1,7 +1,7 @@
 """Facts → findings: every check in its order, hosts with the same finding together."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import get_args
@@ -48,7 +48,7 @@ _EVIDENCE_WIDTH = 500  # characters of one of them
 
 def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] = ()) -> tuple[Finding, ...]:
     """Returns all findings, the gravest first. ``hits`` are those of checks between hosts."""
-    groups: dict[tuple[str, Level, str, tuple[tuple[str, str], ...], bool], dict[str, list[str]]] = {}
+    groups: dict[tuple[str, Level, str, tuple[tuple[str, str], ...], bool], dict[str, dict[str, None]]] = {}
     hints: dict[str, Hint] = {}  # by their printable text
     of_hosts = (check(host, fact) for check in HOST_CHECKS for host, fact in cluster.facts.items())
     of_clusters = (check(cluster) for check in CLUSTER_CHECKS)
@@ -58,8 +58,8 @@ def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] 
         hints |= {words[key]: value for key, value in hit.values.items() if isinstance(value, Hint)}
         title = entry.title.format_map(_Placeholders(words))
         key = (hit.code, hit.level or entry.level, title, tuple(sorted(words.items())), entry.action and hit.action)
-        lines = groups.setdefault(key, {}).setdefault(hit.host, [])
-        lines += [line for line in hit.evidence.splitlines() if line not in lines]
+        lines = groups.setdefault(key, {}).setdefault(hit.host, {})
+        lines |= dict.fromkeys(hit.evidence.splitlines())
     findings = []
     for (code, level, title, pairs, action), evidence in groups.items():
         hosts = tuple(evidence)
@@ -90,7 +90,7 @@ class _Placeholders(dict[str, str]):
         return "{" + key + "}"
 
 
-def _merge_evidence(lines_by_host: Mapping[str, Sequence[str]]) -> str:
+def _merge_evidence(lines_by_host: Mapping[str, Iterable[str]]) -> str:
     """Each line once, with the hosts it is true of, unless that is all of them or the line names them itself."""
     places = ((printable(line, _EVIDENCE_WIDTH), host) for host, lines in lines_by_host.items() for line in lines)
     evidence_lines = [

@@ -2,7 +2,7 @@
 
 import json
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 from urllib.parse import urlsplit
@@ -248,7 +248,7 @@ def _format_toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def group_hosts_by_tokens(names: Sequence[str], seen_tokens: Mapping[str, Sequence[str]]) -> list[list[str]]:
+def group_hosts_by_tokens(names: Sequence[str], seen_tokens: Mapping[str, Collection[str]]) -> list[list[str]]:
     """Hosts that share the directory, first host of each group first: a host belongs to the first host whose token it
     sees and that sees its own."""
     result: list[list[str]] = []

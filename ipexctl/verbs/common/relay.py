@@ -110,7 +110,7 @@ class RelaySessions:
         wanted = {"names": list(tokens.values())}
         answers = yield from self.request(alive, "look for tokens", "find_tokens", SeenTokens, lambda _: wanted)
         owner = {token: name for name, token in tokens.items()}
-        seen = {name: [owner[token] for token in answer.seen if token in owner] for name, answer in answers.items()}
+        seen = {name: {owner[token] for token in answer.seen if token in owner} for name, answer in answers.items()}
         result = group_hosts_by_tokens(list(seen), seen)
         for group in result:
             if len(group) > 1:
@@ -149,7 +149,7 @@ def distribute_artifacts(
 
         def send(link: Link, emit: Emit, givers: Mapping[str, str] = givers, more: bool = more) -> tuple[str, int]:
             name, giver = link.host.name, givers.get(link.host.name, "")
-            arrived = sessions.call(name, "make_room", Present, files=_describe_artifacts(artifacts[name])).paths
+            arrived = {*sessions.call(name, "make_room", Present, files=_describe_artifacts(artifacts[name])).paths}
             missing = [artifact for artifact in artifacts[name] if artifact.target not in arrived]
             total = sum(artifact.size for artifact in missing)
             if giver and missing:
@@ -159,7 +159,7 @@ def distribute_artifacts(
                     emit(Progress(name, sessions.step, done, total, "B", f"from {giver}"))
 
                 request = {"base": base, "token": token, "files": _describe_artifacts(missing)}
-                fetched = sessions.call(name, "fetch", Fetched, progress=report, **request).files
+                fetched = {*sessions.call(name, "fetch", Fetched, progress=report, **request).files}
                 missing = [artifact for artifact in missing if artifact.target not in fetched]
                 if not fetched:  # a firewall at the giver, most likely: no other host needs to try it
                     offers.pop(giver, None)

@@ -53,15 +53,16 @@ def check_network(
             for other in others
         ]
         answer = session.call("try_targets", Attempts, targets=targets, patience=_ATTEMPT_TIMEOUT, token=token, mtu=mtu)
-        return [_build_pair(host, attempt) for attempt in answer.attempts if attempt.host in others]
+        by_target = {attempt.host: attempt for attempt in answer.attempts}  # each once, however often a host tells
+        return [_build_pair(host, by_target[other]) for other in others if other in by_target]
 
     def try_others(host: str, session: Session) -> tuple[list[Pair], tuple[str, ...]]:
         """What came of it, and the hosts that see the same home directory."""
         mtus = [card.mtu for card in facts[host].interfaces if card.name == choices[host].name and card.mtu]
         pairs = try_targets(host, session, tries[host], mtus[0] if mtus else 1500)
         markers = {_name_marker_file(homes[host], token, other): other for other in homes} if host in homes else {}
-        answer = session.call("find_marker_files", SeenMarkerFiles, paths=list(markers))
-        return pairs, tuple(other for path, other in markers.items() if path in answer.paths)
+        seen = {*session.call("find_marker_files", SeenMarkerFiles, paths=list(markers)).paths}
+        return pairs, tuple(other for path, other in markers.items() if path in seen)
 
     def measure_again(host: str, session: Session) -> list[Pair]:
         with one_at_a_time:

@@ -44,7 +44,7 @@ def download_missing_wheels(
     """Returns the wheels that the controller must send to each host, by package, downloaded. None if that failed."""
     sent = {}
     for name in builders:
-        step, visible = planned.steps.steps[name], planned.states[name].visible
+        step, visible = planned.steps.steps[name], {*planned.states[name].visible}
         local = [wheel for wheel in step.wheels if step.wheels_from == "controller" or wheel.local]
         sent[name] = [wheel for wheel in local if str(locate_wheel(job.context.cache, wheel)) not in visible]
     wanted = list({wheel.name: wheel for wheels in sent.values() for wheel in wheels}.values())
@@ -90,7 +90,7 @@ def build_environments(
     def build(link: Link, emit: Emit) -> protocol.Nothing:
         name = link.host.name
         step, state = planned.steps.steps[name], planned.states[name]
-        known = [sizes.get(wheel.name, 0) for wheel in step.wheels]
+        known, visible = [sizes.get(wheel.name, 0) for wheel in step.wheels], {*state.visible}
         total = size = estimate_unpacked(step.wheels)
         if all(known):
             total, size = sum(known), int(sum(known) * 1.02) + (16 << 20)
@@ -98,7 +98,7 @@ def build_environments(
         paths = {
             wheel.name: str(path)
             for wheel in step.wheels
-            if str(path := locate_wheel(job.context.cache, wheel)) in state.visible
+            if str(path := locate_wheel(job.context.cache, wheel)) in visible
             and (step.wheels_from == "controller" or wheel.local)
         }
         paths |= {package: f"{job.venv}.d/{WHEELS}/{path.name}" for package, path in wheels[name].items()}

@@ -115,6 +115,16 @@ def test_a_word_that_a_check_does_not_know_stays_as_it_is_written() -> None:
     assert "{path}" in finding.title
 
 
+def test_evidence_of_many_lines_costs_no_more_than_it_is() -> None:
+    """A host that found another way to one host 120,000 times took a minute."""
+    begun = time.process_time()
+    (finding,) = run_checks(
+        cluster({"a": healthy(1)}), CATALOGUE, [CheckHit("NET010", "a", {}, f"{n}\nx") for n in range(40_000)]
+    )
+    assert finding.evidence.splitlines()[-1] == "and 39995 more"
+    assert time.process_time() - begun < 5
+
+
 def test_a_host_with_less_is_named_with_what_it_costs_and_how_to_leave_it_out() -> None:
     odd = isa(VNNI, "AVX512_VNNI", "cascade_lake")
     finding = one("CPU002", result({}, {}, odd))
