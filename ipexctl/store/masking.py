@@ -234,10 +234,10 @@ class Masker:
             return value  # facts as in `FactsRead`: each has hundreds of values
         if isinstance(value, bytes):
             return self.mask_bytes(value)
-        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
             words = all(type(each) is str for each in value)
             inner = self.mask_words(value) if words else [self.mask_value(each) for each in value]
-            return value if all(map(is_, inner, value)) else tuple(inner)
+            return value if all(map(is_, inner, value)) else type(value)(inner)
         if isinstance(value, Mapping):
             values = [*value.values()]
             inner = [self.mask_value(each) for each in values]

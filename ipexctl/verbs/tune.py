@@ -24,6 +24,7 @@ from ipexctl.model.events import CandidateTried, Event, Value, Values, describe_
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.run_words import list_given, list_run_words
+from ipexctl.model.secrets import MASK
 from ipexctl.model.tasks import Run, Tune
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.model.toml import parse_toml
@@ -280,6 +281,9 @@ def _read_study(runs: Path, word: str, task: Tune) -> tuple[Tune, Sequence[Candi
         where = printable(str(directory), 300)
         what = f"the study in {where} is not saved here, and takes {join_names(taken, 3)} of yours"
         raise UsageError(what, hint=advise("runs", "--verb", "tune"))
+    if MASK.decode() in str(given):
+        what = f"{printable(read_name(directory))} had secrets among its arguments or variables, which no record has"
+        raise UsageError(what, hint="begin it anew: with --env-file or --pass-env in their place it can be resumed")
     if more:
         spent = max((each.at + each.seconds / 2 for each in tried), default=0.0)
         given["budget"] = f"{spent + parse_span('--budget', task.budget):.0f}s"

@@ -123,6 +123,12 @@ def test_what_was_declared_is_masked_in_every_text_of_an_event() -> None:
     assert planned == e.Planned("run", "env A=***\n***")
     (message,) = stream.mask_event(e.LauncherOutput("err", f"x{SECRET}y".encode()))
     assert message == e.LauncherOutput("err", b"x***y")
+    # Lists of JSON: those of a study were in its record as they were given.
+    task = {"args": ["--api_token", "abc"], "more": [{"env": [SECRET]}]}
+    (study,) = stream.mask_event(e.StudyStarted({}, task, "", True, 1.0, 0, 8))
+    assert study == e.StudyStarted(
+        {}, {"args": ["--api_token", "***"], "more": [{"env": ["***"]}]}, "", True, 1.0, 0, 8
+    )
     # The rest of a rank's block, behind bytes that were dropped, counts as the launcher's.
     (message,) = EventMasker(Masker({})).mask_event(e.LauncherOutput("out", b"token hf_abcdefghijklmnopqrstuv\n"))
     assert message == e.LauncherOutput("out", b"token ***\n")

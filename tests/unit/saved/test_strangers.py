@@ -114,6 +114,16 @@ def test_a_study_of_somebody_else_takes_neither_variables_nor_files(
         assert ("is not saved here" in done.output) == refused, done.output
 
 
+def test_a_study_whose_secrets_its_record_does_not_have_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    write(tmp_path, [STARTED, {**STUDY, "task": {"script": "none.py", "args": ["--api_token", "***"]}}])
+    done = CliRunner().invoke(app, ["tune", "--hosts", "localhost", "--resume", str(tmp_path)])
+    assert done.exit_code == Exit.INPUT
+    assert "had secrets among its arguments" in done.output
+
+
 def test_bytes_that_a_record_refers_to_again_and_again_are_shown_a_few_times(tmp_path: Path) -> None:
     """A hundred bytes of the record were all of the rank's file, as often as they stood there."""
     output = b"x" * 9999 + b"\n"
