@@ -171,7 +171,7 @@ def runs(ctx: typer.Context, context: Context, flags: options.RunsFlags) -> Work
     if flags.export is not None:
         if flags.prune:
             raise UsageError("--export does not fit --prune")
-        return export_runs(saved, flags.names, chosen, flags.export, flags.format)
+        return export_runs(saved, flags.names, chosen, flags.export, flags.format, context.environ)
     if flags.format is not None:
         raise UsageError("--format needs --export")
     if flags.prune:

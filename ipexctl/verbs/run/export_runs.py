@@ -1,6 +1,6 @@
 """``runs --export``: the figures and samples of saved runs, for other programs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ipexctl.decide.run.fold import RunFold
@@ -11,6 +11,7 @@ from ipexctl.model.events import Message, Started, Workflow, finish_verb
 from ipexctl.model.saved_runs import ExportFormat, FigureRow
 from ipexctl.model.text import pluralize, printable
 from ipexctl.store import figure_files
+from ipexctl.store.masking import EventMasker, Masker
 from ipexctl.store.private_files import refuse_os_errors
 from ipexctl.verbs.run.replay import read_saved_run
 from ipexctl.verbs.run.saved_runs import select_saved_runs
@@ -19,10 +20,15 @@ _ENDINGS: dict[str, ExportFormat] = {".csv": "csv", ".json": "json"}
 
 
 def export_runs(
-    runs: Path, names: Sequence[str], chosen: RunFilter, target: str, form: ExportFormat | None
+    runs: Path,
+    names: Sequence[str],
+    chosen: RunFilter,
+    target: str,
+    form: ExportFormat | None,
+    environ: Mapping[str, str] | None = None,
 ) -> Workflow[None]:
-    """Writes the figures of the saved runs that are named, or that match, into a file. Raises `UsageError` where that
-    is not possible."""
+    """Writes the figures of the saved runs that are named, or that match, into a file, as they are without secrets of
+    the run or of ``environ``. Raises `UsageError` where that is not possible."""
     yield Started("runs", "", ())
     form = form or choose_format(target)
     selected = select_saved_runs(runs, names, chosen)
@@ -30,7 +36,7 @@ def export_runs(
         raise UsageError(f"no saved run matches in {printable(str(runs), 400)}", hint=advise("runs"))
     damaged: list[str] = []
     path = Path(target)
-    rows = _read_all(selected, damaged)
+    rows = _read_all(selected, damaged, environ or {})
     with refuse_os_errors(target, "cannot be written"):
         count = figure_files.write_csv(path, rows) if form == "csv" else figure_files.write_json(path, rows)
     yield from (Message(text, "warning", code="record-gap") for text in damaged)
@@ -51,11 +57,12 @@ def choose_format(target: str) -> ExportFormat:
     return form
 
 
-def _read_all(selected: Sequence[SavedRun], damaged: list[str]) -> Iterator[FigureRow]:
+def _read_all(selected: Sequence[SavedRun], damaged: list[str], environ: Mapping[str, str]) -> Iterator[FigureRow]:
     """Yields the figures of all runs, the oldest run first; what cannot be read of them is added to ``damaged``."""
     for run in reversed(selected):
-        fold = RunFold(every_line=True)
-        for stamped in read_saved_run(Path(run.directory)):
+        fold, masker = RunFold(every_line=True), Masker(environ)  # of one run: hashes of hundreds cost too much
+        masker.add_kept(Path(run.directory))
+        for stamped in EventMasker(masker).mask_events(read_saved_run(Path(run.directory))):
             fold.handle_event(stamped)
             yield from list_figures(run.name, stamped, fold.state)
             if isinstance(stamped.event, Message) and stamped.event.code == "record-gap":

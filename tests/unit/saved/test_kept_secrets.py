@@ -20,6 +20,7 @@ from tests.unit.show import streams
 
 SECRET = "q7Zk 93mv/Pd1"
 CODED = base64.b64encode(SECRET.encode()).decode()
+WORD = "q7Zk93mv_Pd1"
 PRINTED = f"got {SECRET} as {CODED} and {SECRET!r}"
 
 
@@ -31,12 +32,12 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
 
     def workflow(context: Context) -> Generator[Event, None, None]:
-        context.masker.add_secrets([SECRET])
+        context.masker.add_secrets([SECRET, WORD])
         for stamped in streams.run(2, steps=4, fails=1):
             yield stamped.event
             if isinstance(stamped.event, e.RunStarted):
                 yield e.Message(PRINTED)
-                yield e.Output(0, "xeon01", "out", f"{PRINTED}\n".encode())
+                yield e.Output(0, "xeon01", "out", f"{PRINTED}\n::metric name={WORD} value=1\n".encode())
 
     run_command(workflow, OutputOptions(output="plain"), acting=True)
     (directory,) = (tmp_path / "ipexctl" / "runs").iterdir()
@@ -108,6 +109,14 @@ def test_the_page_of_a_report_shows_what_the_rank_wrote_without_it(saved: Path, 
     assert not find_secret(text)
 
 
+@pytest.mark.parametrize("name", ["figures.csv", "figures.json"])
+def test_no_export_has_it_as_a_name_of_a_figure(saved: Path, tmp_path: Path, name: str) -> None:
+    assert CliRunner().invoke(app, ["runs", "--export", name]).exit_code == Exit.OK
+    text = (tmp_path / name).read_text()
+    assert "loss" in text
+    assert WORD not in text
+
+
 def test_no_member_of_the_archive_has_it(saved: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["support", "last", "--yes", "--with-output", "-o", "k7.tar.gz", "--json"])
     assert done.exit_code == Exit.OK, done.output
@@ -117,4 +126,4 @@ def test_no_member_of_the_archive_has_it(saved: Path, tmp_path: Path) -> None:
     assert SECRETS not in members
     assert not any(find_secret(data) for data in members.values())
     masked = {part["name"]: part["masked"] for part in json.loads(done.stdout)["parts"]}
-    assert masked["ranks/0.out"] == 3
+    assert masked["ranks/0.out"] == 4
