@@ -369,10 +369,7 @@ def _join_names(value: ast.expr) -> str:
 def _format_value(value: ast.AST) -> str:
     if next(islice(ast.walk(value), _VALUE_NODES, None), None):
         return "…"
-    try:
-        return ast.unparse(value)[:_SHOWN_WIDTH]
-    except RecursionError:  # thousands of operators: Python reads them, and writes them by a call for each
-        return "…"
+    return ast.unparse(value)[:_SHOWN_WIDTH]
 
 
 def _scan_lines(text: str, file: str, known: Sequence[MigrationRule], launches: LaunchTranslator) -> Iterator[Hit]:

@@ -57,10 +57,8 @@ def suggest_mpi_install(name: str, host: str) -> str:
     dialect = next((dialect for dialect in reversed(DIALECTS) if dialect.name == name), None)
     if dialect is None or not dialect.package:
         return "run without --mpi"
-    there = f"install it there (Debian: apt install {dialect.package}), or "
-    if dialect.wheel is None:
-        return f"{there}run without --mpi"
-    return advise("install", "--like", host, "--mpi", name, text=f"{there}its wheel into the environment:")
+    text = f"install it there (Debian: apt install {dialect.package}), or its wheel into the environment:"
+    return advise("install", "--like", host, "--mpi", name, text=text)
 
 
 def choose_common_launcher(name: str, launchers: Mapping[str, MpiLauncher]) -> MpiLauncher:

@@ -17,26 +17,23 @@ DEFAULT = "wheel"  # of ``--mpi``: Intel's, in whichever wheel of the release it
 def use_wheel_mpi(stack: Stack, name: str, table: ReleaseTable) -> Stack:
     """Returns the same stack with the MPI of this dialect from its wheel. Raises `UsageError` (exit 4) where the stack
     has an MPI in another wheel, or the hosts are too old."""
-    dialect = next(dialect for dialect in reversed(DIALECTS) if dialect.name == name)
+    dialect, wheel = next((each, each.wheel) for each in DIALECTS if each.name == name and each.wheel)
     if dialect.name == "impi" and stack.arch == "x86_64":
         return stack
     if dialect.name == "impi":
         raise UsageError("Intel MPI has no wheel for aarch64", hint="leave out --mpi, for MPICH", exit=Exit.STEP)
-    if dialect.wheel is None:
-        what = f"{dialect.title} has no wheel"
-        raise UsageError(what, hint="--mpi with the path of the hosts' own", exit=Exit.STEP)
     if stack.mpi not in get_args(MpiWheel):
         what = f"{stack.release.name} has an MPI of its own, which --mpi {name} does not replace"
         reasons = [f"Intel MPI {stack.mpi_version} is a part of its wheels"]
         raise UsageError(what, reasons=reasons, hint="--backend impi or gloo, or another --torch", exit=Exit.STEP)
-    version, glibc = table.mpis[dialect.wheel]["newest"], table.mpis[dialect.wheel]["glibc"]
+    version, glibc = table.mpis[wheel]["newest"], table.mpis[wheel]["glibc"]
     if stack.glibc and parse_version(stack.glibc) < parse_version(glibc):
         what = f"the wheel of {dialect.title} {version} needs glibc {glibc}, and a host has {stack.glibc}"
         raise UsageError(what, hint="leave out --mpi", exit=Exit.STEP)
-    note = Note("mpi-wheel", f"mpirun is that of the wheel {dialect.wheel} {version}; {stack.mpi} is not installed")
+    note = Note("mpi-wheel", f"mpirun is that of the wheel {wheel} {version}; {stack.mpi} is not installed")
     own = f"{stack.mpi}=="
-    pins = tuple(f"{dialect.wheel}=={version}" if pin.startswith(own) else pin for pin in stack.pins)
-    return replace(stack, pins=pins, mpi=dialect.wheel, mpi_version=version, notes=(*stack.notes, note))
+    pins = tuple(f"{wheel}=={version}" if pin.startswith(own) else pin for pin in stack.pins)
+    return replace(stack, pins=pins, mpi=wheel, mpi_version=version, notes=(*stack.notes, note))
 
 
 def use_host_mpi(stack: Stack, launcher: MpiLauncher, backend: str) -> Stack:

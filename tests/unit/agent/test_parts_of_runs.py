@@ -53,10 +53,14 @@ def test_a_part_is_no_orphan_until_its_guard_has_ended(link: LocalLink, part: Pa
         marked = {**PLAIN, paths.RUN_ENV: SPEC.run}
         done = subprocess.run(words, env=marked, stdout=subprocess.PIPE, timeout=60)
         assert KINDS.read(done.stdout) == messages.GuardReady()
-        for path in (part, *part.iterdir()):
-            with suppress(FileNotFoundError):  # the guard is at work
-                os.utime(path, (1, 1))
-        assert not files.is_fresh(str(part))
+
+        def make_old() -> bool:
+            for path in (part, *part.iterdir()):
+                with suppress(FileNotFoundError):  # the guard is at work
+                    os.utime(path, (1, 1))
+            return not files.is_fresh(str(part))
+
+        wait(make_old)
         assert run_control.list_runs_on_head(link) == RunListing()
         kept.connect(Role.ORDER, "test").send(messages.KillRun("test"))
         wait(lambda: kept.over)

@@ -234,6 +234,20 @@ def test_a_python_that_is_linked_to_musl_cannot_be_used() -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "version"),
+    [
+        ("/home/a/.pyenv/versions/3.12.4/bin/python3", "3.12.4"),
+        ("/home/a/.local/share/uv/python/cpython-3.11.9-linux-x86_64-gnu/bin/python3.11", "3.11.9"),
+        ("/usr/local/bin/python3.13", "3.13"),
+        ("/opt/tool/bin/python", None),
+    ],
+)
+def test_the_path_of_a_python_that_is_only_listed_says_its_version(path: str, version: str | None) -> None:
+    (python,) = read_pythons(ProbeOutput({}, {"python -V": f"{path}\tlisted\n"}))
+    assert (python.path, python.version) == (path, version)
+
+
+@pytest.mark.parametrize(
     ("environ", "marks", "tools", "scheduler"),
     [
         ({"PBS_JOBID": "1"}, frozenset(), {}, "pbs"),

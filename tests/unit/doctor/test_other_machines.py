@@ -162,6 +162,14 @@ def test_processors_without_a_package_number_are_one_package_if_all_of_it_are_th
     assert (result.sockets, result.physical_cores, result.logical_online) == (None, None, None)
 
 
+def test_threads_of_packages_that_differ_are_not_known_where_core_numbers_repeat() -> None:
+    """As of two dies of one package: those of the first package are not those of all."""
+    blocks = [processor(cpu, 0, 4, 2) for cpu in range(4)]
+    blocks += [processor(cpu, 1, 2, 2).replace("core id\t\t: 1", "core id\t\t: 0") for cpu in (4, 5)]
+    result = facts(cpuinfo="\n".join(blocks))
+    assert (result.sockets, result.physical_cores, result.threads_per_core, result.cores) == (2, 4, None, ())
+
+
 def contained(number: int, package: int, core: int) -> str:
     """One CPU of a container, counted anew, on a computer of two packages with 64 cores and 128 threads each."""
     block = processor(number, package, 128, 64)
@@ -205,6 +213,8 @@ def test_a_container_whose_texts_count_different_cpus_cannot_be_told() -> None:
 def test_some_cpus_with_the_numbers_of_their_computer_are_no_container_of_their_own(numbers: list[int]) -> None:
     result = facts(cpuinfo="\n".join(contained(cpu, 0, cpu) for cpu in numbers))
     assert (result.sockets, result.physical_cores, result.logical_online) == (None, None, None)
+    whole = [processor(0, 0, 1, 1), processor(1, 1, 4, 2)]  # of the first package all are there
+    assert facts(cpuinfo="\n".join(whole)).sockets is None
 
 
 @pytest.mark.parametrize(

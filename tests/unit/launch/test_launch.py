@@ -247,6 +247,14 @@ def test_what_impi_cannot_do_here_is_refused(
     assert refused.value.exit == exit
 
 
+@pytest.mark.parametrize(("impi", "hint"), [(True, "run without --backend: the environment has impi"),
+                                            (False, "ipexctl install --backend ccl")])  # fmt: skip
+def test_without_oneccl_the_backend_that_is_there_is_named(impi: bool, hint: str) -> None:
+    with pytest.raises(UsageError, match="has no oneccl_bind_pt, which the backend ccl needs") as refused:
+        launch(run(backend="ccl"), impi=impi)
+    assert hint in (refused.value.hint or "")
+
+
 def test_under_open_mpi_mpi4py_is_reported_so_and_under_debians_mpich_auto_stays_with_gloo() -> None:
     assert value(launch(engine="openmpi", impi=True), 0, "MPI4PY_MPIABI") == "openmpi"
     assert launch(engine="openmpi", impi=True).backend == "impi"
@@ -737,12 +745,31 @@ def test_halves_of_two_hosts_may_wait_and_then_either_may_lead() -> None:
     assert [*specs["node1"].leaders] == ["node0", "node1"]
 
 
+def test_a_copy_of_a_checkpoint_is_kept_below_each_hosts_own_directory() -> None:
+    task = run(restarts=1, keep="out/../ckpt", keep_copies=2, resume="auto")
+    specs = build_run_specs(launch(task), task, Identity(NONCE, "token", "alice", 0.0), resume=["--resume", "{}"])
+    keeps = [spec.keep for spec in specs.values() if spec.keep]
+    assert [keep.path for keep in keeps] == ["/home/alice/ipexctl/job/ckpt", "/scratch/job/ckpt"]
+    assert keeps[0].addresses == {"node0": "192.0.2.10", "node1": "192.0.2.11"}
+    assert (keeps[0].copies, keeps[0].fresh, keeps[0].adopt, keeps[0].words) == (2, False, True, ["--resume", "{}"])
+
+
 @pytest.mark.parametrize("given", [{"min_hosts": 2}, {"min_hosts": 1, "spares": 1}])
 def test_halves_wait_only_where_one_could_go_on_alone(given: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="--on-split wait is for --min-hosts 1 or less, and ranks on 2 hosts or more"):
         launch(run(restarts=1, on_split="wait", **given))
 
 
-def test_spares_leave_a_host_for_the_ranks() -> None:
-    with pytest.raises(UsageError, match="--spares 2 leaves none of 2 hosts"):
-        launch(run(restarts=1, spares=2))
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"spares": 2}, "--spares 2 leaves none of 2 hosts"),
+        ({"min_hosts": 3}, "--min-hosts 3 asks for more than the run's 2 hosts"),
+        ({"spares": 1, "per_host": True}, "--per-host with --min-hosts or --spares needs the same number of ranks on"),
+    ],
+)
+def test_hosts_are_enough_for_the_spares_and_the_least_number_and_alike_for_one_count(
+    given: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        launch(run(restarts=1, **given))

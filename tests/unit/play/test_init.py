@@ -118,6 +118,7 @@ def test_of_several_scripts_the_one_that_trains_is_suggested() -> None:
     assert suggest_script({"a.py": True, "b.py": True, "c.py": False}) == (
         "", "one of a.py, b.py"
     )  # fmt: skip
+    assert suggest_script({"a.py": False}) == ("a.py", "the only script here")
     assert suggest_script({"a.py": False, "b.py": False}) == ("", "one of a.py, b.py")
     assert suggest_script({}) == ("", "")
 
