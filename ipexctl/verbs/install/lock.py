@@ -198,12 +198,18 @@ def load_or_create_lock(request: LockRequest) -> Workflow[tuple[Stack, Lock]]:
     if stack.backend == "impi" and _IMPI not in lock.packages:
         stack = replace_impi_by_gloo(stack, _NO_MPI4PY)
     if task.lock and not task.check:
-        both = add_other_arch(lock, stack.arch, task.lock)
+        both = add_other_arch(_strip_logins(lock), stack.arch, task.lock)
         text = json.dumps({"stack": to_json(stack.summary), **to_json(both)}, indent=1)
         # A link of somebody else's project is not followed.
         with refuse_os_errors(task.lock, "cannot be written"), replace_file(Path(task.lock)) as file:
             file.write(f"{text}\n".encode())
     return stack, lock
+
+
+def _strip_logins(lock: Lock) -> Lock:
+    """Returns a lock as others may read it: uv takes logins of indexes from it, and not those of requirements."""
+    wheels = tuple(replace(wheel, url=strip_credentials(wheel.url)) for wheel in lock.wheels)
+    return replace(lock, wheels=wheels, requested=tuple(map(strip_credentials, lock.requested)))
 
 
 def check_lock_place(task: Install) -> None:

@@ -34,6 +34,7 @@ from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock, read_so
 from tests import wheels
 from tests.fakes import FakeOpener
 from tests.tables import read_table
+from tests.unit.test_read_record import MARKER
 
 
 def test_pips_files_and_variables_count_in_pips_own_order(tmp_path: Path) -> None:
@@ -406,6 +407,20 @@ def test_a_lock_takes_the_place_of_a_link(tmp_path: Path, pips: wheels.Index, pu
     remembered.mkdir()
     with pytest.raises(UsageError, match="cannot be written: is a dir"):
         table.lock()
+
+
+def test_no_login_of_a_requirement_is_in_a_lock_file_or_in_an_environment(
+    tmp_path: Path, pips: wheels.Index, public: wheels.Index
+) -> None:
+    """Every user of a host could read the password in ipexctl.json, and whoever got the lock file in that."""
+    (wheel,) = (each for each in pips.wheels if each.project == "inhouse")
+    url = f"{pips.url.removesuffix('/simple')}/files/{wheel.filename}"
+    text = f"inhouse @ {url.replace('://', '://me:geheim@')}"
+    file = tmp_path / "ipexctl.lock"
+    locked = make_table(tmp_path, "2.8.0", public.url, pips.url).lock(with_=(text,), lock=str(file))
+    assert "me:geheim@" in locked["inhouse"].url, "it is downloaded with it"
+    assert (url in file.read_text(), "geheim" in file.read_text()) == (True, False)
+    assert replace(MARKER, requested=(text,)).requested == (f"inhouse @ {url}",)
 
 
 def test_an_index_gets_no_variable_by_the_address_of_a_wheel(
