@@ -222,7 +222,8 @@ def _refuse_command_line(word: str, args: tuple[str, ...]) -> None:
     if options[:2] == ("-n", "1") and "--ppn" not in options:  # no launcher gave it
         options = options[2:]
     what = f"run takes a script or program, not a line that starts one: {printable(line, 200)}"
-    raise UsageError(what, hint=advise("run", *options, *script))
+    text = "install --with PACKAGE adds to the environment what uv would; then:" if "--with" in args else ""
+    raise UsageError(what, hint=advise("run", *options, *script, text=text))
 
 
 def _refuse_launcher(task: Run, word: str, line: str, args: tuple[str, ...]) -> None:

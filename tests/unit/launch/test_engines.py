@@ -99,6 +99,8 @@ def test_what_an_engine_cannot_start_is_refused(settings: dict[str, Any], senten
         ("'python train.py --lr 1'", "train.py --lr 1"),
         ("'train.py --lr 1'", "train.py --lr 1"),
         ("uv run torchrun --nproc_per_node 2 train.py", "-n 2 --ppn 2 train.py"),
+        ("uv run --with einops --no-sync -p 3.11 torchrun --nproc_per_node 2 train.py", "-n 2 --ppn 2 train.py"),
+        ("uvx --with einops python train.py", "train.py"),
         ("bash -c 'torchrun --nproc_per_node 1 train.py'", "-n 1 --ppn 1 train.py"),
         ("nohup python -m pkg.train 'a b'", "-m pkg.train 'a b'"),
         ("python3.11 train.py", "train.py"),
@@ -112,7 +114,8 @@ def test_whoever_types_a_line_of_a_shell_is_given_the_command(line: str, advice:
     with pytest.raises(UsageError) as refused:
         read(script=word, args=tuple(args))
     assert ("not a line that starts one: " in refused.value.sentence) is bool(advice)
-    assert not advice or str(refused.value.hint) == f"ipexctl run {advice}"
+    assert not advice or str(refused.value.hint).splitlines()[-1] == f"ipexctl run {advice}"
+    assert ("install --with PACKAGE adds" in str(refused.value.hint)) is ("--with" in args)
 
 
 def test_a_program_of_the_system_is_no_script_whose_directory_goes_to_the_hosts() -> None:
