@@ -11,8 +11,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import paramiko
+from cryptography.hazmat.primitives import serialization
 from paramiko.agent import AgentKey
 
 from ipexctl.act.inputs import expand_home, read_limited
@@ -23,6 +25,7 @@ from ipexctl.model.json_values import Record
 
 _MAGIC = b"openssh-key-v1\0"
 _OPENSSH_KEY = re.compile(rb"-----BEGIN OPENSSH PRIVATE KEY-----([A-Za-z0-9+/=\s]+)-----END")
+_PKCS8 = re.compile(rb"-----BEGIN (?:ENCRYPTED )?PRIVATE KEY-----")
 _KEY_SIZE = 1 << 16  # bytes of a file with a key
 _ROUNDS_LIMIT = 2000  # of bcrypt for a passphrase: about 40 s; ssh-keygen makes 16 to 24 without -a
 _CLOSE_TIMEOUT = 0.5  # seconds
@@ -124,7 +127,7 @@ class PrivateKeys:
         with self._lock:
             key = self._find_key(path, agent)
         if isinstance(key, UnusableKey):
-            if requested or key.code == "key-mode":
+            if requested or key.code in {"key-mode", "passphrase"}:
                 yield key
             return
         for certificate in map(str, map(expand_home, (f"{path.removesuffix('.pub')}-cert.pub", *certificates))):
@@ -186,21 +189,29 @@ def _inspect_key_file(path: str) -> _KeyFile:
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid == os.getuid() and mode & 0o077:
         what = f"key {path} can be read by others (mode {mode:04o})"
-        return _KeyFile(b"", UnusableKey(what, "key-mode", f"chmod 600 {shlex.quote(path)}"))
+        return _KeyFile(b"", UnusableKey(what, "key-mode", f"chmod 600 {_quote_path(path)}"))
     public, rounds = _read_public_part(data)
     public = beside or public
     if rounds > _ROUNDS_LIMIT:
         return _KeyFile(public, UnusableKey(f"key {path} has a passphrase that takes {rounds} rounds to check"))
+    if data.startswith(b"PuTTY-User-Key-File"):
+        hint = f"puttygen {_quote_path(path)} -O private-openssh -o {_quote_path(path + '.openssh')}"
+        return _KeyFile(public, UnusableKey(f"key {path} is in PuTTY's format", hint=hint))
     if _get_key_type(public).startswith("sk-"):
         what = f"key {path} is on a security key, and no agent holds it"
         return _KeyFile(public, UnusableKey(what, hint=_suggest_agent(path)))
     return _KeyFile(public)
 
 
+def _quote_path(path: str) -> str:
+    """Returns a path as a shell takes it: one in quotation marks has no home directory behind its ``~``."""
+    return shlex.quote(str(expand_home(path)))
+
+
 def _suggest_agent(path: str) -> str:
-    """Returns the line of a shell that gives a key to its agent, and starts one where none is."""
-    add = f"ssh-add {shlex.quote(path)}"
-    return add if os.environ.get("SSH_AUTH_SOCK") else f'eval "$(ssh-agent)" && {add}'
+    """Returns the line of a shell that gives a key to its agent, and starts one where none is, or is any more."""
+    add = f"ssh-add {_quote_path(path)}"
+    return add if Path(os.environ.get("SSH_AUTH_SOCK") or "/").is_socket() else f'eval "$(ssh-agent)" && {add}'
 
 
 def _copy_key(key: paramiko.PKey) -> paramiko.PKey:
@@ -211,6 +222,9 @@ def _copy_key(key: paramiko.PKey) -> paramiko.PKey:
 def _load_private_key(place: Path, passphrase: str | None) -> paramiko.PKey:
     errors: list[Exception] = []
     data = _read_start(place)
+    if _PKCS8.search(data):
+        data = _convert_pkcs8(data, passphrase)
+        passphrase = None
     for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
         try:
             return kind.from_private_key(io.StringIO(data.decode("latin-1")), passphrase)
@@ -221,6 +235,18 @@ def _load_private_key(place: Path, passphrase: str | None) -> paramiko.PKey:
     if b"PRIVATE KEY" not in data:
         raise paramiko.SSHException("not a private key")
     raise paramiko.SSHException(str(errors[0]) or "it is damaged")
+
+
+def _convert_pkcs8(data: bytes, passphrase: str | None) -> bytes:
+    """Returns a key as openssl and clouds write it, which ssh reads and Paramiko does not, in OpenSSH's format."""
+    try:
+        key: Any = serialization.load_pem_private_key(data, passphrase.encode() if passphrase else None)
+        form = serialization.PrivateFormat.OpenSSH
+        return bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    except TypeError as error:
+        raise paramiko.PasswordRequiredException(str(error)) from None
+    except Exception as error:  # whatever a damaged key makes its reader raise
+        raise paramiko.SSHException(str(error).partition("\n")[0] or "it is damaged") from None
 
 
 def _read_start(place: Path) -> bytes:

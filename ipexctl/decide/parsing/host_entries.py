@@ -19,6 +19,7 @@ _WORD_LIMIT = 5_000_000
 EVERYONE = frozenset({"all", "ungrouped"})
 _SSH = ("ssh", "paramiko", "paramiko_ssh", "libssh", "openssh")
 _CONNECTIONS = {"local": "yes", **dict.fromkeys(_SSH, "no")}
+_ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\+-]{0,63}")
 _PRIORITY = "ansible_group_priority"
 _DOUBLE_HINT = (
     "name each host once: several ranks on it are slots=N (a file of a PBS job: --hosts pbs), several servers at one "
@@ -126,7 +127,9 @@ class HostTree:
                 self.problems.add(value.origin, "ansible_connection must be ssh or local", value=value.text)
                 return
         if why := validators.KEYS.get(meant, validators.value)(_strip_ipv6_brackets(meant, text)):
-            self.problems.add(value.origin, why, value=text or f"{key.text}=")
+            elsewhere = meant == "user" and _ACCOUNT.fullmatch(text)  # of a domain, which an ssh_config may name
+            hint = f"write it into ~/.ssh/config, below the Host of this host: User {text}" if elsewhere else None
+            self.problems.add(value.origin, why, value=text or f"{key.text}=", hint=hint)
         else:
             words[name] = Word(text.rstrip("/") or "/" if meant == "venv" else text, value.origin)
 

@@ -22,6 +22,7 @@ _KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*")
 _PIECE = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|(\{\{.{0,500}?\}\}|[^ \t'"]+)""")
 _QUOTED = re.compile(r"""(?:'([^']*)'|"([^"]*)")[ \t]*(?:#.*)?""")
 _RANGE = re.compile(r"[0-9a-zA-Z]+([-,:/][0-9a-zA-Z]+)*")
+_SLOTS = re.compile(":[0-9]+$")
 _WORD, _WORD_OR_COMMENT = re.compile(r"[ \t]*([^ \t]*)"), re.compile(r"[ \t]*([^ \t#]*)")
 
 
@@ -119,7 +120,7 @@ def _expand_names(tree: HostTree, word: Word, words: dict[str, Word]) -> list[st
         problems.add(origin, "host is a URL", value=host_text, hint="write user@host, and port=N after it")
         return []
     if "@" in host_text:
-        user, _, host_text = host_text.partition("@")
+        user, _, host_text = host_text.rpartition("@")
         tree.set_key(words, Word("user", origin), Word(user, origin))
         origin = _shift_origin(origin, len(user) + 1)
     if why := validators.host_range(host_text):
@@ -138,7 +139,7 @@ def _expand_names(tree: HostTree, word: Word, words: dict[str, Word]) -> list[st
             what = "':22' behind a user may be slots or the port of SSH"
             problems.add(at, what, value=word.text, hint="write port=22 or slots=22")
         elif why := validators.slots(slots):
-            hint = None
+            hint = tree.apart if "," in slots else None
             if slots.isdigit() and not validators.port(slots):
                 hint = f"write port={slots} for an SSH port"
             problems.add(at, why, value=host_text, hint=hint)
@@ -187,7 +188,7 @@ def _parse_pairs(tree: HostTree, line: str, i: int, origin: Origin, host: Word) 
         else:
             bare = re.split("[ \t]", line[i:], maxsplit=1)[0]
             hint = f"write slots={bare}" if not validators.slots(bare) else None
-            if not hint and not validators.host(bare) and not validators.host(host.text):
+            if not hint and not any(validators.host(_SLOTS.sub("", text)) for text in (bare, host.text)):
                 named = host.text[:1].isdigit() and not bare[:1].isdigit()  # an address, then names, as in /etc/hosts
                 hint = "write a name and its address as NAME address=ADDRESS" if named else tree.apart
             if "," in host.text:

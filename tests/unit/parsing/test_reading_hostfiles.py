@@ -334,9 +334,27 @@ def test_yaml_of_more_values_than_any_inventory_has_is_not_read_to_its_end(monke
     assert "larger than 100 values" in str(refusal(f"all: [{'x, ' * 300}]", "hosts.yaml"))
 
 
+def test_the_account_of_a_domain_is_one_for_an_ssh_config() -> None:
+    """As `ssh` does, the last @ ends the user; the host was corp.example@n1."""
+    for user in ("me@corp.example", r"CORP\me", "Me"):
+        error = refusal(f"{user}@n1")
+        assert (
+            f"user must be lower-case letters, digits, '_', '.', '-', and begin with a letter or '_', found '{user}"
+            in str(error)
+        )
+        assert error.hint == f"write it into ~/.ssh/config, below the Host of this host: User {user}"
+    assert refusal("a$(x)@n1").hint is None
+
+
 def test_how_several_hosts_are_written_is_reported_as_it_is_where_they_stand() -> None:
     assert refusal("a b").hint == "write one host a line"
-    assert refusal("a, b, c").hint == "write one host a line"
+    for text in (
+        "a, b, c",
+        "a:2,b:2",
+        "a:2 b:2",
+        "10.0.0.1:2 10.0.0.2:2",
+    ):  # as horovodrun and mpirun take them after -H
+        assert refusal(text).hint == "write one host a line"
     for text in (
         "# mine\nHost a\n  User bob\n",
         "User ann\n\nHost *.lan b\n",

@@ -96,7 +96,7 @@ OF_SECRETS = ("KAGGLE_KEY", "MYSQL_PWD", "DB_PASS", "HF_TOKEN", "--api_token", "
               "SLACK_WEBHOOK_URL", "ansible_ssh_pass", "db.password", "SSHPASS", "db-pw", "AWS_CREDS", "session_cookie",
               "API_TOKENS", "--wandb-key", "trainer.kaggle_key", "HTTP_AUTHORIZATION", "pass", "pwd")  # fmt: skip
 OF_NONE = ("PWD", "OLDPWD", "TOKENIZERS_PARALLELISM", "max_new_tokens", "--pad-token", "text_key", "--ask-pass",
-           "--pass-env", "HF_TOKEN_PATH", "PUBLIC_KEY", "tokens_per_s",
+           "--pass-env", "HF_TOKEN_PATH", "PUBLIC_KEY", "SSH_AUTH_SOCK", "tokens_per_s",
            "bypass", "sort_key", "author", "compass", "sacred")  # fmt: skip
 
 

@@ -8,9 +8,12 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import paramiko
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from ipexctl.act.ssh.hostkeys import (
     KnownHosts,
@@ -20,7 +23,7 @@ from ipexctl.act.ssh.hostkeys import (
     format_known_hosts_line,
     read_trusted_file,
 )
-from ipexctl.act.ssh.keys import PrivateKeys, UnusableKey
+from ipexctl.act.ssh.keys import Key, PrivateKeys, UnusableKey
 from ipexctl.act.ssh.settings import SSHSettings
 from ipexctl.model.hosts import Host
 from tests.tables import read_table
@@ -258,6 +261,45 @@ def test_a_passphrase_of_years_is_not_asked_for(tmp_path: Path) -> None:
     (found,) = PrivateKeys(str).select_keys(SSHSettings(None).find_settings(Host("n", "n", key=str(key))))
     assert isinstance(found, UnusableKey)
     assert found.why == f"key {key} has a passphrase that takes 4294967295 rounds to check"
+
+
+@pytest.mark.parametrize("words", [None, b"open sesame"], ids=["plain", "with a passphrase"])
+@pytest.mark.parametrize("kind", [ec.generate_private_key(ec.SECP256R1()), rsa.generate_private_key(65537, 2048)])
+def test_a_key_as_openssl_and_clouds_write_it_is_read(tmp_path: Path, kind: Any, words: bytes | None) -> None:
+    """`ssh` reads PKCS #8 (paramiko/paramiko#1015); it was "not a valid OPENSSH private key file"."""
+    lock = serialization.BestAvailableEncryption(words) if words else serialization.NoEncryption()
+    (tmp_path / "id").write_bytes(
+        kind.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
+    )
+    (tmp_path / "id").chmod(0o600)
+    settings = SSHSettings(None).find_settings(Host("n", "n", key=f"{tmp_path}/id"))
+    found = [*PrivateKeys(lambda _: "open sesame").select_keys(settings), *PrivateKeys(None).select_keys(settings)]
+    assert [type(each) for each in found] == [Key, UnusableKey if words else Key]
+    if words:
+        found += PrivateKeys(lambda _: "another").select_keys(settings)
+        assert [getattr(each, "code", "") for each in found] == ["", "passphrase", "passphrase"]
+
+
+def test_a_key_of_putty_s_is_named_as_one(tmp_path: Path) -> None:
+    (tmp_path / "id.ppk").write_text("PuTTY-User-Key-File-3: ssh-ed25519\n")
+    (tmp_path / "id.ppk").chmod(0o600)
+    settings = SSHSettings(None).find_settings(Host("n", "n", key=f"{tmp_path}/id.ppk"))
+    why, hint = "is in PuTTY's format", f"puttygen {tmp_path}/id.ppk -O private-openssh -o {tmp_path}/id.ppk.openssh"
+    assert [*PrivateKeys(None).select_keys(settings)] == [UnusableKey(f"key {tmp_path}/id.ppk {why}", hint=hint)]
+
+
+def test_a_default_key_that_only_a_passphrase_opens_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In tmux and cron its agent has gone: ipexctl saw no key, and its hint made a new one in the place of this one."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    paramiko.ECDSAKey.generate().write_private_key_file(str(tmp_path / ".ssh/id_ecdsa"), password="open sesame")
+    settings = SSHSettings(None).find_settings(Host("n", "n"))
+    for agent in ("", f"{tmp_path}/gone"):
+        monkeypatch.setenv("SSH_AUTH_SOCK", agent)
+        found, *others = PrivateKeys(None).select_keys(settings)
+        assert isinstance(found, UnusableKey)
+        assert (found.code, len(others)) == ("passphrase", bool(agent))
+        assert found.hint == f'eval "$(ssh-agent)" && ssh-add {tmp_path}/.ssh/id_ecdsa', "~ in quotes is no home"
 
 
 @pytest.mark.parametrize(
