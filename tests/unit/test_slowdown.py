@@ -35,7 +35,7 @@ def samples(at: float, late: Sequence[int], count: int = 4, call: str = "all_red
     others = tuple(rank for rank in range(4) if rank not in late)
     for turn in range(count):
         places = (StallPlace(tuple(late), "train.py:23"), StallPlace(others, "train.py:30", call))
-        yield Stamped(at + turn, e.PlacesSampled(places))
+        yield Stamped(at + turn, e.PlacesSampled(tuple(place for place in places if place.ranks)))
 
 
 def begin(*events: Event) -> list[Stamped]:
@@ -89,11 +89,19 @@ def test_where_ranks_of_one_host_wait_for_each_other_in_turn_no_others_wait() ->
     assert get_verdict(fold_state(stream))[1] == "ranks 0-1 on a come last into all_reduce (4 of 4)"
 
 
-def test_samples_of_ranks_that_the_run_does_not_have_are_none() -> None:
+@pytest.mark.parametrize("late", [(9,), ()])
+def test_samples_of_ranks_that_the_run_does_not_have_are_none(late: tuple[int, ...]) -> None:
     """A saved run of somebody else ended commands with exit code 70."""
-    places = (StallPlace((9,), "train.py:23"), StallPlace((0,), "train.py:30", "all_reduce"))
+    places = (StallPlace(late, "train.py:23"), StallPlace((0,), "train.py:30", "all_reduce"))
     stream = [*slow_run(), *(Stamped(132.0 + turn, e.PlacesSampled(places)) for turn in range(4))]
     assert get_verdict(fold_state(stream)) == get_verdict(fold_state(slow_run()))
+
+
+def test_a_run_that_is_over_becomes_slow_no_more() -> None:
+    over = Stamped(121.0, e.RunEnded("k7", "done", "", 121.0))
+    late = [sample(140.0 + 2 * number, host, capped=0.9 if host == "b" else 0.0) for number, host in enumerate("abab")]
+    running, ended = (fold_state([*begin(), *steps(100.0, 40, QUICK), *more, *late]) for more in ((), (over,)))
+    assert [bool(make_report(state).run and get_verdict(state)) for state in (running, ended)] == [True, False]
 
 
 FAR = {"a": {"delay": 0.01}, "b": {"delay": 104.2, "resent": 0.021}, "c": {"delay": 0.21}}
@@ -123,7 +131,7 @@ def test_a_slow_link_is_named_where_all_ranks_wait(
 ) -> None:
     stream = [sample(110.0, name, delay=0.1) for name in measured]
     stream = [*slow_run()[:100], *stream, *slow_run()[100:]]
-    stream += samples(131.0, late=(0, 1) if host == "b" else ())
+    stream += samples(132.0, late=(0, 1) if host == "b" else ())
     stream += [sample(131.5 + 2 * number, name, **more) for number, (name, more) in enumerate(measured.items())]
     state = fold_state(stream)
     verdict = get_verdict(state)

@@ -168,7 +168,7 @@ class RunFold:
                 stall.suspects, stall.odd = ranks or stall.suspects, ranks
                 _place_ranks(attempt, places)
             case e.PlacesSampled(places=places):
-                if attempt.slowdown and all(self._find_rank(rank) for place in places for rank in place.ranks):
+                if attempt.slowdown and all(self._find_rank(rank) for place in places for rank in place.ranks or [-1]):
                     attempt.slowdown.samples = [*attempt.slowdown.samples[-_SAMPLES_LIMIT:], places]
                 self._judge_pace(at, now=True)
             case e.Resumed():
