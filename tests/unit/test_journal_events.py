@@ -56,6 +56,15 @@ def describe(event: e.Event) -> tuple[str, ...]:
         (journal.Leftovers("node1", [(7, "D"), (8, "D")]),
          ("RESIDUE", "node1", "residue", "still running, SIGKILL has no effect: process 7 (state D), 8 (state D)",
           "this looks again, and ends what can be ended:\nipexctl stop --orphans r1")),
+        (journal.Waiting({"a": ("r7", "b\x1bob", 0.0), "b": ("r7", "b\x1bob", 0.0), "c": ("r9", "eve", 0.0)}, 1),
+         ("info", "", "waiting", "waiting for run r7 of b\\x1bob on a, b, since 1970-01-01 00:00, run r9 of eve"
+          " on c, since 1970-01-01 00:00 (1 run before this one)")),
+        (journal.Waiting({}), ("info", "", "waiting", "the hosts are free")),
+        (journal.CheckpointKept("step_\x1b9", "node1", "node0", 3 << 20, 2.4),
+         ("info", "node1", "checkpoint", "has a copy of node0's part of step_\\x1b9 (3.0 MiB in 2 s)")),
+        (journal.ResumeChosen("", incomplete="step_9"),
+         ("warning", "", "resume", "no whole checkpoint, the script starts from its beginning: step_9 was not written"
+          " to its end, or lacks parts of hosts that are gone")),
         (journal.MessageIgnored("node1", "Hello", "its seal is wrong"),
          ("warning", "node1", "ignored", "a message of its guard was ignored: Hello, its seal is wrong")),
     ],
@@ -127,6 +136,14 @@ def test_a_restart_has_how_the_rank_ended_for_which_it_is(end: dict[str, Any], w
     assert isinstance(over, e.RunEnded)
     assert over.detail == f"rank 1 on node1 failed ({why})"
     assert describe(warning)[3] == f"rank 1 on node1 failed ({why}): starting again (1 of 2)"
+
+
+def test_a_restart_may_wait_for_the_hosts_that_it_needs() -> None:
+    log = JournalReader(NONCE, RUNNING)
+    ended = journal.AttemptEnded("lost", "node1 was lost", 1, 2, ["node1", "node2"])
+    _, warning = log.read(frames.JOURNAL, journal.encode_record(ended))
+    assert describe(warning)[2:] == ("restart", "node1 was lost: restart 1 of 2 waits for node1, node2")
+    assert log.too_few
 
 
 def test_of_last_words_that_a_host_makes_up_the_end_is_kept() -> None:
@@ -512,6 +529,18 @@ def test_earlier_output_has_about_the_time_at_which_it_was_written() -> None:
     events += log.read(frames.OUT, pieces[5])
     times = [event.written for event in events if isinstance(event, e.Output)]
     assert times == [110.0, 111.0, 112.0, 113.0, 114.0, 0.0, 0.0]
+
+
+def test_of_very_many_times_of_earlier_output_every_other_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ipexctl.decide.run.journal_events._TIMES_LIMIT", 4)
+    log = JournalReader(NONCE, RUNNING)
+    pieces = [framed(0, f"step {step}\n".encode()) for step in range(5)]
+    for number in range(1, 6):
+        taken = samples.HostSample("node0", 9.0 + number, 1.0, 0.5, 2, 1, 2, output=number * len(pieces[0]))
+        list(log.read(frames.SAMPLES, samples.encode_sample(taken)))
+    events = [*log.read(frames.OUT, b"".join(pieces))]
+    times = [event.written for event in events if isinstance(event, e.Output)]
+    assert times == [10.0, 12.0, 14.0]
 
 
 def test_what_was_doubted_in_one_attempt_is_not_reported_in_the_next() -> None:

@@ -53,6 +53,12 @@ def test_an_expression_of_any_depth_does_not_end_the_process(text: str) -> None:
     assert not parse_script(text).body
 
 
+def test_of_a_script_whose_functions_call_each_other_too_deeply_nothing_is_certain() -> None:
+    for depth, expected in ((3, {"timm": 1, "peft": 9}), (2000, {})):
+        chain = "".join(f"def f{number}():\n    f{number + 1}()\n" for number in range(depth))
+        assert doubtful(f"import timm\n{chain}def f{depth}():\n    import peft\nf0()\n") == expected
+
+
 def test_what_is_imported_whatever_happens_is_found_with_its_line() -> None:
     text = """\
 import os, json, tomllib

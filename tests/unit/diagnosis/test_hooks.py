@@ -220,3 +220,39 @@ def test_a_hook_gets_the_module_after_its_code_ran(tmp_path: Path, monkeypatch: 
 def test_a_missing_module_is_left_to_other_finders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModuleNotFoundError):
         import_with_hook(tmp_path, monkeypatch, "no_such_module")
+
+
+def test_a_function_is_called_as_before_whatever_is_noted_around_it() -> None:
+    noted: list[object] = []
+
+    class Owner:
+        @staticmethod
+        def add(a: int, *, b: int = 0) -> int:
+            "Adds."
+            noted.append("add")
+            if b < 0:
+                raise ValueError(b)
+            return a + b
+
+    def fail(*_: object) -> None:
+        noted.append("fail")
+        raise OSError("the disk is full")
+
+    hooks.call_around(Owner, "add", lambda *given: noted.append(given), fail)
+    assert (Owner.add(1, b=2), Owner.add.__name__, Owner.add.__doc__) == (3, "add", "Adds.")
+    assert noted == [((1,), {"b": 2}), "add", "fail"]
+    with pytest.raises(ValueError, match="-1"):
+        Owner.add(1, b=-1)
+    assert noted[3:] == [((1,), {"b": -1}), "add"], "it has not returned"
+
+
+def test_what_is_written_once_stays_is_whole_and_is_nobody_elses(tmp_path: Path) -> None:
+    file = tmp_path / "3.import.json"
+    for text in ("first", "second"):
+        hooks.write_once(str(file), text)
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("first", 0o600)
+    assert [*tmp_path.iterdir()] == [file]
+    (tmp_path / f"other.{os.getpid()}").symlink_to(file)
+    with pytest.raises(FileExistsError):
+        hooks.write_once(str(tmp_path / "other"), "through a link")
+    assert file.read_text() == "first"

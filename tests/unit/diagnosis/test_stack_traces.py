@@ -10,6 +10,7 @@ from ipexctl.decide.diagnosis.stack_traces import (
     describe_errors,
     describe_places,
     describe_stall,
+    describe_stall_cause,
     find_odd_ranks,
     find_script_line,
     format_comparison,
@@ -20,6 +21,7 @@ from ipexctl.decide.diagnosis.stack_traces import (
 )
 from ipexctl.model.events import RankStack, Stalled
 from ipexctl.protocol.hooks import COLLECTIVES, RAISED
+from ipexctl.verbs.common.known_errors import read_known_errors
 from tests.tables import read_table
 
 FAULT = """\
@@ -247,6 +249,16 @@ def test_a_stall_is_one_line_with_ranks_hosts_and_states() -> None:
     )
     stall = Stalled((3,), 60.2, "stragglers", {})
     assert describe_stall(stall, hosts) == "3 of 4 ranks done for 60 s, still running: rank 3 on b"
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [("RuntimeError: No CUDA GPUs are available", "a GPU is asked for; "), ("ValueError: of the script's own", "")],
+)
+def test_an_exception_behind_a_stall_is_named_where_it_is_known(error: str, cause: str) -> None:
+    text = f"{RAISED}{json.dumps({'error': error, 'traceback': '', 'thread': 'Thread-3'})}\n"
+    known = describe_stall_cause(read_known_errors, [stack(0, text)], "k7", "train.py")
+    assert known[: len(cause) or None] == cause
 
 
 def test_a_state_that_no_kernel_has_is_shown_as_it_came() -> None:

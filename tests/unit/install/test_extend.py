@@ -64,6 +64,9 @@ def test_a_host_alone_chooses_no_program_for_the_others() -> None:
     assert "ipexctl install --like node0" in (refused.value.hint or "")
     assert find(Install(with_=("tqdm",)), ENV, evil) is not None, "the first one's count"
     assert find(Install(with_=("tqdm",)), evil, None, evil) is not None, "all say so"
+    with pytest.raises(UsageError, match="from places that are not known") as refused:
+        find(Install(with_=("tqdm",)), replace(ENV, requested=("./colour.whl", "tabulate")), ENV)
+    assert refused.value.reasons == ("./colour.whl",)
     assert find(Install(with_=("colour @ file:///colour-2-py3-none-any.whl",)), evil, ENV) is not None
 
 

@@ -83,6 +83,8 @@ def test_an_environment_with_the_same_torch_is_linked_and_only_what_differs_is_f
     why = "instead of base: numpy 1.26.3 → 1.26.4, removes tabulate 0.9.0"
     assert (made.steps["same"].why, made.steps["same"].wheels) == (why, (NUMPY,))
     assert (made.steps["drifted"].why, made.steps["drifted"].wheels) == ("instead of base", LOCK.wheels)
+    alone = plan_install(STACK, LOCK, "/x/env", {"same": there["same"]}, "auto", markers={"base": base})[0]
+    assert "wheels       10 MiB in 1 file; 1 that are there are linked; each host fetches them" in alone.text
     rebuilt = replace(base, packages=LOCK.packages, wheels={**wheels, "numpy": "e" * 64})
     assert describe_changes(rebuilt, LOCK) == "another wheel of numpy 1.26.4"
     assert describe_changes(replace(rebuilt, wheels={}), LOCK) == "", "nobody knows which it has"
@@ -185,6 +187,7 @@ def test_the_id_is_that_of_the_files_and_the_python() -> None:
     assert moved.id == LOCK.id
     assert Lock(LOCK.wheels[:0], "3.12", "").id != Lock(LOCK.wheels[:0], "3.11", "").id
     assert Lock(LOCK.wheels[1:], "3.11", "inputs").id != LOCK.id
+    assert len({Lock(LOCK.wheels, "3.11", "", mpi=mpi).id for mpi in ("", "mpich /a/mpiexec", "mpich /b/mpiexec")}) == 3
     assert parse_json(Lock, json.dumps(to_json(LOCK))) == LOCK
 
 

@@ -295,6 +295,11 @@ def test_a_range_of_ports_reaches_the_launcher_and_the_ranks_of_every_mpi() -> N
     assert [node.proxy_env[oob] for node in openmpi.nodes] == ["40001", "40001"]
 
 
+def test_the_port_of_the_rendezvous_is_the_users_or_one_that_is_free() -> None:
+    assert "; MASTER_PORT=29501\n" in f"{launch(run(port=29501))}\n"
+    assert "; MASTER_PORT=(one that is free on the head at the start)\n" in f"{launch()}\n"
+
+
 def test_what_no_range_of_ports_can_hold_is_a_warning_or_refused() -> None:
     assert any("Gloo listens on any free port" in str(note) for note in launch(run(port_range="40000-40019")).warnings)
     assert not any(

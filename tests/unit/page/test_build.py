@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.decide.page.build import build_page
+from ipexctl.decide.run.report import make_report
 from ipexctl.model import events as e
 from ipexctl.model.answers.doctor import DoctorAnswer, NetworkCheck
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Stamped
 from ipexctl.model.page import LogExcerpt, RankRow, RunPage
 from ipexctl.store import event_json
+from ipexctl.verbs.common.known_errors import read_known_errors
 from tests.unit.page.runs import STACK, fold_page, make_doctor, make_run
 from tests.unit.show.streams import START, fold_state, names
 
@@ -45,6 +48,16 @@ def test_a_recorded_hang_has_who_waits_and_who_is_waited_for() -> None:
     assert odd.begin < 6 < 30 < odd.end  # from the last progress, 20 s before it was reported
     assert page.rows[1].straggles
     assert not page.live
+
+
+def test_the_page_of_a_study_has_its_last_run_judged() -> None:
+    """The study's report has no run: it started many."""
+    state = fold_state(make_run("failed"))
+    report = make_report(state, read_known_errors)
+    page = build_page(state, replace(report, run=None), None, read_known_errors)
+    assert page.report.run == report.run
+    assert page.report.run
+    assert page.report.run.first
 
 
 def test_the_page_of_many_ranks_takes_time_that_grows_with_their_number_alone() -> None:

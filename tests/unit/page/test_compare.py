@@ -193,7 +193,11 @@ def test_two_runs_are_told_apart_by_their_own_words_by_a_slow_host_and_by_their_
     assert second.report.run
     slow = SlowHost("xeon02", (2, 3), START, 0.5, 1.0, "throttled", (), ())
     second = replace(second, report=replace(second.report, run=replace(second.report.run, slow_host=slow)))
-    pace, differs, phases = compare_runs([("a", first), ("b", second)]).summary
+    commands = ("ipexctl run train.py", "ipexctl run train.py --steps 9")
+    first, second = (replace(page, again=again) for page, again in zip((first, second), commands, strict=True))
+    answer = compare_runs([("a", first), ("b", second)])
+    assert RunDifference("plan", "command", commands) in answer.differences
+    pace, differs, phases = answer.summary
     assert pace == "B is as fast as A: pace 1 (A: 1)"
     assert differs == "differs: slow host xeon02: throttled (A: -); words of the script --steps 9 (A: -)"
     assert phases == "whole run 61.0 s (A: 61.0 s); rendezvous 22.2 s (A: 2.2 s); running 33.3 s (A: 53.3 s)"
@@ -217,6 +221,11 @@ def test_a_mended_script_a_package_and_the_result_are_told_and_no_pace_of_a_fail
     assert [run.result for run in answer.compared] == ["failed", "ok"]
     assert answer.summary[0] == "A failed, B ended well: their pace is not compared"
     assert answer.summary[1] == f"differs: text of the script SHA-256 {'b' * 12} (A: -); einops 0.8.1 (A: -)"
+
+
+def test_runs_that_print_no_rate_have_no_pace_to_compare(pages: list[tuple[str, RunPage]]) -> None:
+    silent = fold_page(each for each in make_run("good") if not isinstance(each.event, e.Output))
+    assert compare_runs([pages[0], ("silent", silent)]).summary[0] == "no pace of both is known"
 
 
 def make_rates(*rates: float, samples: float, every: float = 1.0) -> RunPage:

@@ -24,7 +24,7 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.act.page_server import serve_page
 from ipexctl.act.ssh import Links
-from ipexctl.decide.parsing.amounts import parse_loopback
+from ipexctl.decide.parsing.amounts import parse_loopback, parse_ports
 from ipexctl.loop import log_event
 from ipexctl.model import events as e
 from ipexctl.model.errors import UsageError
@@ -60,6 +60,18 @@ def test_addresses_of_loopback_are_taken(text: str, address: tuple[str, int]) ->
 def test_every_other_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--serve"):
         parse_loopback(text)
+
+
+@pytest.mark.parametrize(("text", "ports"), [("6006", (6006, 6006)), ("8888:80", (8888, 80)), ("1:65535", (1, 65535))])
+def test_a_port_here_is_that_of_the_host_unless_it_has_another(text: str, ports: tuple[int, int]) -> None:
+    assert parse_ports(text) == ports
+
+
+@pytest.mark.parametrize("text", ["", "0", "65536", "80:", ":80", "80:0", "80:x", "1:2:3", "٨٠", "x\x1b"])
+def test_what_is_no_port_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="a port is a number from 1 to 65535") as refused:
+        parse_ports(text)
+    assert "\x1b" not in refused.value.sentence
 
 
 @pytest.fixture

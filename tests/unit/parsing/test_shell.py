@@ -144,6 +144,15 @@ def test_what_is_not_known_is_quoted_as_the_variable_that_has_it() -> None:
     assert words == ['"$X"', "--b", "$X", '"--c=--b $X"']
 
 
+def test_a_variable_of_csh_is_known_unless_a_condition_sets_another() -> None:
+    *commands, last = split_commands("setenv A 1\nsetenv B 2\nif true; then setenv B 3; fi\nx $A $B")
+    variables = ShellVariables(commands, {})
+    for command in commands:
+        variables.read(command)
+    assert [remove_marks(each) for word in last.words[1:] for each in variables.expand(word)] == ["1", "$B"]
+    assert {name: remove_marks(value) for name, value in variables.exports.items()} == {"A": "1", "B": "$B"}
+
+
 @pytest.mark.parametrize("function", ["f() {", "function f {"])
 def test_a_function_may_be_called_after_another_assignment(function: str) -> None:
     commands = split_commands(f"A=1\n{function}\nx $A\n}}\nA+=0\nf")

@@ -2,7 +2,14 @@
 
 import pytest
 
-from ipexctl.decide.play_schedule import find_missing_hosts, find_stop_reason, select_steps, split_batches
+from ipexctl.decide.play_schedule import (
+    describe_end,
+    find_missing_hosts,
+    find_stop_reason,
+    format_repetition,
+    select_steps,
+    split_batches,
+)
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host
 from ipexctl.model.plays import Play, Share, Step
@@ -38,6 +45,16 @@ def test_what_chooses_nothing_is_refused(how: dict[str, object], why: str) -> No
     with pytest.raises(UsageError) as refused:
         select_steps(PLAY, **how)  # type: ignore[arg-type]
     assert why in str(refused.value)
+
+
+def test_what_is_left_of_a_play_is_one_command_that_a_shell_takes() -> None:
+    named = Step(action="run", task=Run(script="t.py"), name="train it")
+    end = "the play ends here: no host is left"
+    assert describe_end("no host is left", "", named) == end
+    again = "; what comes after it: ipexctl play p.yaml --start-at 'train it'"
+    assert describe_end("no host is left", "ipexctl play p.yaml", named) == f"{end}{again}"
+    assert format_repetition("ipexctl play p.yaml", "look", [TRAIN]) == "ipexctl play p.yaml --start-at look"
+    assert format_repetition("ipexctl play p.yaml", None, [LOOK]) == "ipexctl play p.yaml --limit @failed"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Which launches a study tries, in which order, and what it makes of their rates. The clock is a number."""
 
+import sys
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -7,8 +8,9 @@ import pytest
 
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.tune.ranking import WARM_UP, RateReader
-from ipexctl.decide.tune.study import DefaultFailed, OptunaSearch, Study, describe_verdict
+from ipexctl.decide.tune.study import DefaultFailed, OptunaSearch, Study, describe_verdict, import_optuna
 from ipexctl.model.answers.tune import TuneAnswer
+from ipexctl.model.errors import UsageError
 from ipexctl.model.events import CandidateTried, Event, Output, RunStarted, Stamped, StudyStarted, Values
 
 Pace = Callable[[Values, float], float]
@@ -121,6 +123,20 @@ def test_a_launch_that_fails_is_not_tried_again_and_never_recommended() -> None:
     assert "hugepages" not in study.found
 
 
+def test_a_launch_that_fails_when_it_is_confirmed_is_not_recommended() -> None:
+    rates = iter([10.0, 13.0, 10.0, 13.0, 10.0, 0.0])
+    study = Played(lambda values, now: next(rates, 10.0), 65.0, identify=lambda v: None if "ppn" in v else identify(v))
+    assert [bool(each.values) for each in study.tried] == [False, True, False, True, False, True]
+    assert (study.tried[-1].outcome, study.judge().pairs, study.judge().recommended) == ("failed", 0, False)
+
+
+def test_without_optuna_it_is_named_with_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(UsageError, match="Optuna, which is not installed beside ipexctl") as refused:
+        import_optuna()
+    assert "pip install 'ipexctl[tune]'" in (refused.value.hint or "")
+
+
 def test_a_default_that_fails_twice_in_turn_ends_the_study() -> None:
     study = Played(lambda values, now: 0.0)
     assert [each.outcome for each in study.tried] == ["failed"], "it never had a rate"
@@ -226,6 +242,15 @@ def test_losses_are_counted_where_no_steps_are_printed() -> None:
     assert reader.steps == 16 - WARM_UP
     assert reader.rates["losses"] == pytest.approx(4.0)
     assert "pace" not in reader.rates
+
+
+def test_output_of_a_rank_that_the_run_does_not_have_has_no_rate() -> None:
+    fold, reader = RunFold(), RateReader()
+    fold.handle_event(Stamped(100.0, RunStarted("k7", "a", ("a",), "train.py", 100.0)))
+    for number in range(16):
+        fold.handle_event(Stamped(101.0 + number, Output(7, "a", "out", b"step %d loss 1.0\n" % number)))
+        reader.read_state(fold.state, 7)
+    assert (reader.steps, reader.rates) == (0, {})
 
 
 def test_whether_there_is_a_rate_is_asked_without_computing_all(monkeypatch: pytest.MonkeyPatch) -> None:
