@@ -55,8 +55,8 @@ class Wheel(Record):
                 raise ValueError(f"the file is {self.filename}")
             if not _SHA256.fullmatch(self.sha256):
                 raise ValueError("its sha256 is not 64 digits of 0-9a-f")
-            if self.size < 0:
-                raise ValueError("its size is negative")
+            if not 0 <= self.size < 1 << 63:
+                raise ValueError("its size is none that a file has")
         except ValueError as error:
             what = printable(f"{self.name} {self.version}", 200) + " is not a wheel to trust"
             raise ValueError(f"{what}: {strip_credentials(printable(str(error), 300))}") from None
