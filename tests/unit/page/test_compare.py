@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ipexctl.decide.page.compare import compare_runs, overlay_figures
+from ipexctl.decide.page.compare import _drop_common_words, compare_runs, overlay_figures
 from ipexctl.model import events as e
 from ipexctl.model.answers.saved import CompareAnswer, RunDifference
 from ipexctl.model.errors import Exit
@@ -201,6 +201,20 @@ def test_two_runs_are_told_apart_by_their_own_words_by_a_slow_host_and_by_their_
     assert pace == "B is as fast as A: pace 1 (A: 1)"
     assert differs == "differs: slow host xeon02: throttled (A: -); words of the script --steps 9 (A: -)"
     assert phases == "whole run 61.0 s (A: 61.0 s); rendezvous 22.2 s (A: 2.2 s); running 33.3 s (A: 53.3 s)"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shown"),
+    [
+        ("train.py --steps 8", "train.py --steps 9", ("--steps 8", "--steps 9")),
+        ("train.py --fast", "train.py --fast --steps 9", ("-", "--steps 9")),
+        ("train.py --lr 1 x", "train.py --lr 1 y", ("x", "y")),
+    ],
+)
+def test_of_two_commands_the_words_from_the_first_other_option_on_are_shown(
+    one: str, other: str, shown: tuple[str, str]
+) -> None:
+    assert _drop_common_words(one, other) == shown
 
 
 def test_a_mended_script_a_package_and_the_result_are_told_and_no_pace_of_a_failed_run() -> None:
