@@ -226,6 +226,7 @@ class _LastWords:
 
 
 _CUT = "…"
+_BARE_EXCEPTION = re.compile(r" *(?:\w+\.)*\w+(?:Error|Exception|Iteration):? *")
 _MARKS = re.compile(r"\s*[~^]+$|Extension modules: ")
 _LIBRARY_CALL = re.compile(r'\s+File "(?:.*/(?:site-packages|dist-packages|lib/python3\.\d+)/|<frozen )')
 
@@ -234,18 +235,23 @@ def _count_rows(lines: Sequence[str], width: int) -> int:
     return sum(-(-max(phrases.count_cells(line), 1) // width) for line in lines)
 
 
+def _count_indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
 def _drop_library_calls(lines: Sequence[str]) -> list[str]:
     """The lines of a traceback without the calls in libraries: their lines and the deeper ones below. All of one that
-    has no other call, as of a module of the environment."""
+    has no other call, as of a module of the environment; the last call where the exception has no message."""
     kept: list[str] = []
-    depth = -1  # of the call that is left out
+    left: list[str] = []  # the call that is left out
     for line in lines:
-        indent = len(line) - len(line.lstrip())
         if _LIBRARY_CALL.match(line):
-            depth = indent
-        elif not 0 <= depth < indent:
-            depth = -1
-            kept.append(line)
+            left = [line]
+        elif left and _count_indent(line) > _count_indent(left[0]):
+            left.append(line)
+        else:
+            kept += [*(left if _BARE_EXCEPTION.fullmatch(line) else ()), line]
+            left = []
     return kept if any(line.lstrip().startswith("File ") for line in kept) else list(lines)
 
 

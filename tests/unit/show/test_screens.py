@@ -118,6 +118,15 @@ def test_the_first_failure_has_status_host_time_and_last_words() -> None:
     assert "failed too: rank 2 on b" in text
 
 
+def test_of_an_exception_without_a_message_the_line_that_raised_it_is_shown() -> None:
+    call = '  File "/env/lib/python3.11/site-packages/x.py", line {} in f\n    {}\n'
+    calls = "".join(call.format(number, "g()") for number in range(50))
+    trace = f'Traceback (most recent call last):\n  File "t.py", line 9 in <module>\n    fit()\n{calls}'
+    for last, shown in (("AssertionError", True), ("x.EmptyError:", True), ("ValueError: no", False)):
+        text = ending(ended(1, 1, traceback=f"{trace}{call.format(50, 'assert n >= 1')}{last}", error=last))
+        assert ("line 50 in f" in text, "assert n >= 1" in text, "line 49 in f" in text) == (shown, shown, False)
+
+
 def test_the_last_words_of_a_rank_neither_begin_nor_end_with_harmless_lines() -> None:
     noise = b"[W1128 03:24:58.4 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n"
     farewell = b"impi: rank 1 ended with exit status 1\nAbort(1) on node 1 (rank 1 in comm 0): application called "
