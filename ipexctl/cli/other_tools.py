@@ -32,6 +32,12 @@ _SAME_OPTIONS = {
     "exec": {"-t": "--timeout"},
     "stop": {"-9": "--kill"},
 }  # fmt: skip
+HOSTS_OPTIONS = {
+    "-H": "--hosts",
+    "--host": "--hosts",
+    "-i": "-f",
+    "--inventory": "--hostfile",
+}  # of pssh, mpirun and Ansible
 _OF_RSYNC = re.compile("-[aAhHnPrtuvXz]+")
 _SSH_SETTINGS = {"-i": "key", "-J": "jump", "-l": "user", "-p": "port"}  # and those of a host
 _RELEASE_OPTIONS: dict[str, tuple[str, list[str]]] = {  # by package: with its version, and without one

@@ -18,6 +18,7 @@ from ipexctl.cli.command_options import find_model, read_options
 from ipexctl.cli.help_page import write_program_help
 from ipexctl.cli.other_launchers import translate_options
 from ipexctl.cli.other_tools import (
+    HOSTS_OPTIONS,
     NAMES_IN_LAB,
     OTHER_NAMES,
     PROGRAMS,
@@ -261,6 +262,8 @@ def _describe_wrong_option(error: Any, verb: str, words: Sequence[str]) -> _Mist
     if advice := advise_option(verb, name, words):
         return _Mistake(sentence, *advice)
     value = find_value(words, [name])
+    if "--hosts" in own and value and name in HOSTS_OPTIONS:
+        return _Mistake(sentence, replace_word(words, name, "--hosts" if "," in value else HOSTS_OPTIONS[name]))
     bare = value is None or (value.startswith("-") and name in words)  # not --name=-1
     fitting = [param for param in options if param.is_flag or param.count or not bare]
     names = [each for param in fitting for each in (*param.opts, *param.secondary_opts)]

@@ -19,7 +19,8 @@ if ! echo | (await); then # dash: its read has no limit
   }
 fi
 while await; do
-  text=$($take "$size") || { take='head -c' && text=$($take "$size"); }
+  text=$($take "$size") || { take='head -c' && text=$($take "$size"); } ||
+    { echo "neither dd nor head is in PATH: $PATH" >&3 && exit 127; }
   case $input in
   0) (eval "$text") 2>&3 3>&- </dev/null ;;
   *) $take "$input" | (eval "$text") 2>&3 3>&- ;;

@@ -41,6 +41,14 @@ def test_the_startup_files_are_executed_once(tmp_path: Path) -> None:
         links.close()
 
 
+def test_a_command_that_could_not_be_read_has_not_succeeded(tmp_path: Path) -> None:
+    """Startup files had lost the PATH of the system: each brief command ended with 0, and nothing was done."""
+    with sshd(tmp_path / "sshd", env={"PATH": "/opt/mine"}) as server:
+        done = (links := open_links(server)).open(server.host()).run(sh("true"))
+        assert (done.status, done.out, done.err) == (127, b"", b"neither dd nor head is in PATH: /opt/mine")
+        links.close()
+
+
 @pytest.mark.parametrize("size", [1, 900, 1024, 5000])
 @pytest.mark.parametrize("word", ["x", "ä ", "back\\slash ", "two\nlines ", "$HOME 'quoted' ", " \t\r\x1b*"])
 def test_a_command_of_any_length_and_any_characters_arrives_as_it_is(server: Server, word: str, size: int) -> None:

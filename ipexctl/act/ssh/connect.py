@@ -228,7 +228,8 @@ class Dialler:
                 further = transport.auth_publickey(user, key.key)
             except paramiko.BadAuthenticationType as error:
                 accepts = printable(", ".join(error.allowed_types), 80)
-                raise ConnectError("auth", f"login as {user} refused: the host accepts only {accepts}") from None
+                accepts = f"only {accepts}" if accepts else "neither a key nor a password"
+                raise ConnectError("auth", f"login as {user} refused: the host accepts {accepts}") from None
             except LOSSES as error:
                 if not transport.is_active():
                     break

@@ -234,6 +234,8 @@ def _load_private_key(place: Path, passphrase: str | None) -> paramiko.PKey:
             errors.append(error)
     if b"PRIVATE KEY" not in data:
         raise paramiko.SSHException("not a private key")
+    if len(data.split(b"\n")) < 3:  # as a secret of CI is pasted
+        raise paramiko.SSHException("its lines are joined into one, where a key has its own")
     raise paramiko.SSHException(str(errors[0]) or "it is damaged")
 
 

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from ipexctl.act.bundled_files import read_script
 from ipexctl.act.threads import STALL_TIMEOUT, StallTimer
-from ipexctl.model.errors import Failure, Kind, advise
+from ipexctl.model.errors import Failure, Hint, Kind, advise
 from ipexctl.model.events import Event, Progress
 from ipexctl.model.hosts import TAIL_LIMIT, Command, Completed, Link, LinkError
 from ipexctl.model.text import format_size, printable
@@ -277,5 +277,7 @@ def make_remote_error(link: Link, status: int, err: bytes) -> LinkError:
 
 def _make_step_error(link: Link, what: str, code: str) -> LinkError:
     text = "room there; only a project can be on another disk (--workdir); what ipexctl has filled there:"
-    hint = advise("du", text=text) if code == "no-space" else None
+    hint: str | Hint | None = advise("du", text=text) if code == "no-space" else None
+    if what.startswith("cannot create ") and what.endswith((": Read-only file system", ": Permission denied")):
+        hint = "a directory that this login can write there; for a project: --workdir DIRECTORY"
     return LinkError(Failure(link.host.name, Kind.STEP, what, hint, code))

@@ -89,7 +89,9 @@ def get_user_name() -> str:
 
 def find_mount(path: str) -> str:
     path = os.path.realpath(path)
-    return path if os.path.ismount(path) else find_mount(os.path.dirname(path))
+    above = os.path.dirname(path)
+    is_mount = os.path.ismount(path) or os.statvfs(path).f_flag != os.statvfs(above).f_flag  # also of the same disk
+    return path if is_mount else find_mount(above)
 
 
 USUAL_PLACES = ("/scratch", "/data", "/work", "/local", "/srv", "/opt", "/var/tmp")  # where hosts often have room

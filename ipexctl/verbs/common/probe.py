@@ -60,7 +60,7 @@ def probe_hosts(
         if not bundle.commands:
             output = completed.get_tail(1)
             what = "the login shell did not run the probe" + (f": {printable(output)}" if output else "")
-            return Failure(link.host.name, Kind.STEP, what, f"ssh {link.host.name} true", "no-probe")
+            return Failure(link.host.name, Kind.STEP, what, code="no-probe")
         with reading:  # else all hosts that answer at once read the table, each for itself
             uarchs = load_uarchs()
         facts = parse_facts(bundle, uarchs)

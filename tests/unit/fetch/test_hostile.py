@@ -326,3 +326,16 @@ def test_what_cannot_be_is_refused_before_anybody_is_asked(tmp_path: Path, task:
     with pytest.raises(UsageError, match=why.replace(".", r"\.")):
         next(fetch(Fetch(**task), Inventory((Host("n0", "n0"),)), Context(opener, tmp_path, tmp_path)))
     assert not opener.links
+
+
+@pytest.mark.parametrize(
+    ("words", "helps"),
+    [
+        ("cannot create /home/a/ipexctl/x: Read-only file system", True),
+        ("cannot create /home/a/ipexctl/x: Permission denied", True),
+        ("cannot create /home/a/ipexctl/x: a file has this name", False),
+    ],
+)
+def test_where_this_login_cannot_write_another_directory_helps(words: str, helps: bool) -> None:
+    failure = make_remote_error(FakeLink(Host("n0", "n0"), {}), 1, words.encode()).failure
+    assert (failure.what, "--workdir" in (failure.hint or "")) == (words, helps)

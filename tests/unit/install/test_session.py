@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.request import Request
 
@@ -992,3 +993,14 @@ def test_the_quota_of_the_account_counts_where_it_is_less_than_the_room(tmp_path
     with Session.start(link, sys.executable, PROGRAM) as session:
         seen = session.call("inspect", Inspection, venv=str(tmp_path / "env"), uv=_NO_UV, files=[], origins=[])
     assert (seen.free, seen.files, seen.at.startswith(f"{tmp_path} (quota of ")) == (1 << 20, 60, True)
+
+
+def test_a_mount_of_the_same_disk_is_named_where_it_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home that was bound read-only was laid to /, which is not."""
+    home = tmp_path.resolve() / "home"
+    (home / "below").mkdir(parents=True)
+    flags = {True: os.ST_RDONLY, False: 0}
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=flags[str(path).startswith(str(home))]))
+    assert places.find_obstacle(str(home / "below")).endswith(f": {home} is mounted read-only")

@@ -253,6 +253,16 @@ def test_a_damaged_key_is_no_error_of_ours(tmp_path: Path, halves: tuple[bytes, 
     assert found.why.startswith(f"key {key} cannot be read: ")
 
 
+@pytest.mark.parametrize("joint", [" ", r"\n"])
+def test_a_key_whose_lines_are_one_is_named_as_that(tmp_path: Path, joint: str) -> None:
+    """So it comes out of the secrets of CI systems (appleboy/ssh-action#349)."""
+    key = write_key(tmp_path, bytes(200))
+    key.write_text(key.read_text().replace("\n", joint))
+    (found,) = PrivateKeys(None).select_keys(SSHSettings(None).find_settings(Host("n", "n", key=str(key))))
+    assert isinstance(found, UnusableKey)
+    assert found.why == f"key {key} cannot be read: its lines are joined into one, where a key has its own"
+
+
 def test_a_passphrase_of_years_is_not_asked_for(tmp_path: Path) -> None:
     """Who typed one for a hostfile's key waited for as many rounds as its author liked, and all hosts with him."""
     options = pack(bytes(16)) + b"\xff\xff\xff\xff"
