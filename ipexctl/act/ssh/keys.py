@@ -25,7 +25,13 @@ from ipexctl.model.json_values import Record
 
 _MAGIC = b"openssh-key-v1\0"
 _OPENSSH_KEY = re.compile(rb"-----BEGIN OPENSSH PRIVATE KEY-----([A-Za-z0-9+/=\s]+)-----END")
-_PKCS8 = re.compile(rb"-----BEGIN (?:ENCRYPTED )?PRIVATE KEY-----")
+_PKCS8 = re.compile(rb"-----BEGIN (ENCRYPTED )?PRIVATE KEY-----([A-Za-z0-9+/=\s]+)-----END")
+# How an encrypted one begins: PBES2 with PBKDF2 (RFC 8018, A.2), a salt, and at most 2^23 rounds, about 3 s.
+_PBKDF2 = re.compile(
+    rb"0(?:\x81.|\x82..|.)0.\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x05\x0d0.0.\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x05\x0c0."
+    rb"(?:%s)\x02[\x01-\x03]" % b"|".join(rb"\x04\x%02x.{%d}" % (size, size) for size in range(8, 33)),
+    re.DOTALL,
+)
 _KEY_SIZE = 1 << 16  # bytes of a file with a key
 _ROUNDS_LIMIT = 2000  # of bcrypt for a passphrase: about 40 s; ssh-keygen makes 16 to 24 without -a
 _CLOSE_TIMEOUT = 0.5  # seconds
@@ -222,8 +228,8 @@ def _copy_key(key: paramiko.PKey) -> paramiko.PKey:
 def _load_private_key(place: Path, passphrase: str | None) -> paramiko.PKey:
     errors: list[Exception] = []
     data = _read_start(place)
-    if _PKCS8.search(data):
-        data = _convert_pkcs8(data, passphrase)
+    if match := _PKCS8.search(data):
+        data = _convert_pkcs8(match, passphrase)
         passphrase = None
     for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
         try:
@@ -239,14 +245,19 @@ def _load_private_key(place: Path, passphrase: str | None) -> paramiko.PKey:
     raise paramiko.SSHException(str(errors[0]) or "it is damaged")
 
 
-def _convert_pkcs8(data: bytes, passphrase: str | None) -> bytes:
+def _convert_pkcs8(match: re.Match[bytes], passphrase: str | None) -> bytes:
     """Returns a key as openssl and clouds write it, which ssh reads and Paramiko does not, in OpenSSH's format."""
+    data, word = _decode_base64(b"".join(match[2].split())), None
+    if match[1]:
+        if not _PBKDF2.match(data):
+            raise paramiko.SSHException("its passphrase takes millions of rounds to check, or no PBKDF2")
+        if not passphrase:
+            raise paramiko.PasswordRequiredException
+        word = passphrase.encode()
     try:
-        key: Any = serialization.load_pem_private_key(data, passphrase.encode() if passphrase else None)
+        key: Any = serialization.load_der_private_key(data, word)
         form = serialization.PrivateFormat.OpenSSH
         return bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
-    except TypeError as error:
-        raise paramiko.PasswordRequiredException(str(error)) from None
     except Exception as error:  # whatever a damaged key makes its reader raise
         raise paramiko.SSHException(str(error).partition("\n")[0] or "it is damaged") from None
 

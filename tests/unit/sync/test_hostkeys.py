@@ -273,6 +273,23 @@ def test_a_passphrase_of_years_is_not_asked_for(tmp_path: Path) -> None:
     assert found.why == f"key {key} has a passphrase that takes 4294967295 rounds to check"
 
 
+@pytest.mark.parametrize("label", ["ENCRYPTED ", ""])
+def test_nor_is_one_of_an_openssl_key(tmp_path: Path, label: str) -> None:
+    """OpenSSL's keys, too, say how often it is hashed: 2^31 times takes eleven minutes."""
+    lock = serialization.BestAvailableEncryption(b"open sesame")
+    form = serialization.Encoding.DER, serialization.PrivateFormat.PKCS8
+    data = ec.generate_private_key(ec.SECP256R1()).private_bytes(*form, lock)
+    salted = re.compile(rb"\x04\x10..(.{14})\x02\x02..", re.DOTALL)  # shorter by what the rounds are longer
+    data = salted.sub(lambda match: b"\4\x0e" + match[1] + b"\2\4\x7f\0\0\0", data, count=1)
+    words = f"{label}PRIVATE KEY-----\n"
+    (tmp_path / "id").write_text(f"-----BEGIN {words}{base64.b64encode(data).decode()}\n-----END {words}")
+    (tmp_path / "id").chmod(0o600)
+    asked: list[str] = []
+    settings = SSHSettings(None).find_settings(Host("n", "n", key=f"{tmp_path}/id"))
+    (found,) = PrivateKeys(asked.append).select_keys(settings)
+    assert (type(found), asked) == (UnusableKey, [])
+
+
 @pytest.mark.parametrize("words", [None, b"open sesame"], ids=["plain", "with a passphrase"])
 @pytest.mark.parametrize("kind", [ec.generate_private_key(ec.SECP256R1()), rsa.generate_private_key(65537, 2048)])
 def test_a_key_as_openssl_and_clouds_write_it_is_read(tmp_path: Path, kind: Any, words: bytes | None) -> None:
