@@ -50,6 +50,8 @@ def test_what_is_no_script_is_reported_as_what_it_is(
     Path("train.py").touch()
     reported = CliRunner().invoke(app, ["run", "--hosts", "node0", script])
     assert (reported.exit_code, reported.output.splitlines()[0]) == (2, f"error: {output}")
+    if script == "node1:2":  # as after the -H of horovodrun and mpirun
+        assert reported.output.splitlines()[1:] == ["  hint: several hosts stand between commas: --hosts a:2,b:2"]
     if "did you mean" in output:
         assert reported.output.splitlines()[1:] == ["  hint: ipexctl run --hosts node0 train.py"]
         Path("nodes").touch()

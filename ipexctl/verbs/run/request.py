@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
@@ -170,6 +171,8 @@ def _find_start(task: Run, word: str, args: tuple[str, ...]) -> Start:
             return Start("env", word, args)
         kind = f"{shown} is {'a directory' if path.is_dir() else 'not a regular file'}"
         hint = _advise_module(word, args) or "give the path of a file on this machine; --program takes one of the hosts"
+        if re.fullmatch(r"[\w.-]+:[0-9]+", word):
+            hint = "several hosts stand between commas: --hosts a:2,b:2"
         if path.exists():
             raise UsageError(kind, hint=hint)
         meant, question = suggest_file(path, path)
