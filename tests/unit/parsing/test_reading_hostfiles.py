@@ -132,6 +132,12 @@ def test_a_bad_line_is_refused_with_its_reason(text: str, why: str) -> None:
     assert error.sentence.startswith("hosts")
 
 
+def test_a_hostfile_has_at_most_1024_groups() -> None:
+    text = "".join(f"[g{number}]\na{number}\n" for number in range(1024))
+    assert len(parse_inventory(text, "hosts")) == 1024
+    assert "inventory holds more than 1024 groups" in str(refusal(f"{text}[more]\nb\n"))
+
+
 @pytest.mark.fault("A4")
 def test_bad_slots_are_all_reported_with_line_column_and_text() -> None:
     lines = read_table("hostfiles/lines")
