@@ -20,6 +20,10 @@ _NAME = re.compile(r"[A-Za-z0-9_][\w+-]*")
 _ENV = re.compile(r"\S*/env\s+(?:(?:-\S+|\w+=\S*)\s+)*([^\s=-][^\s=]*)(?:\s.*)?")
 _WORD = re.compile(r"(?<!\{)\{([a-z_]+)\}")
 _COMPILERS = {".c": "mpicc", ".cc": "mpicxx", ".cpp": "mpicxx", ".cxx": "mpicxx", ".f": "mpif77", ".f90": "mpif90"}
+_INTERPRETERS = {
+    ".sh": "bash", ".bash": "bash", ".r": "Rscript", ".jl": "julia", ".java": "java", ".js": "node", ".mjs": "node",
+    ".pl": "perl", ".rb": "ruby", ".lua": "lua",
+}  # fmt: skip
 _LIKENESS = 0.75  # least likeness of a word in braces and the placeholder that it is taken for
 
 # POSIX sh, with a PATH and a program: prints "python" or "other" by what it is, then the library of MPI that it is
@@ -131,12 +135,15 @@ def parse_file(name: str, data: bytes, executable: bool, args: tuple[str, ...]) 
             return Start("file", name, args, (), False)
         raise UsageError(f"{shown} is a program without the x bit", hint=f"chmod +x {shlex.quote(shown)}")
     text = data.decode("utf-8", "replace")
-    if text.strip() and not parse_script(text).body:
+    suffix = posixpath.splitext(name)[1].lower()
+    program = _INTERPRETERS.get(suffix)
+    if text.strip() and (program or not parse_script(text).body):  # x <- 1 of R is Python, too
         reasons = ["it is not called .py, has no #! line and is no Python"]
         hint: str = "begin it with a line such as #!/bin/sh"
-        if name.endswith((".sh", ".bash")):
-            hint = advise("run", "--program", "bash", name, *args, text=f"{hint}, or:")
-        if compiler := _COMPILERS.get(posixpath.splitext(name)[1].lower()):
+        if program:
+            way = f"{hint}, or:" if program == "bash" else "by the program of its language on the hosts:"
+            hint = advise("run", "--program", program, name, *args, text=way)
+        if compiler := _COMPILERS.get(suffix):
             program = posixpath.splitext(name)[0]
             build = shlex.join([compiler, name, "-o", program])
             text = f"build it with the compiler of your MPI ({build}), then:"

@@ -94,10 +94,20 @@ def test_a_file_that_does_not_say_what_starts_it_is_refused(data: bytes, executa
     assert refused.value.hint in ("begin it with a line such as #!/bin/sh", "chmod +x 'a b'")
 
 
-def test_a_shell_script_without_a_first_line_is_answered_with_the_command_that_starts_it() -> None:
+@pytest.mark.parametrize(
+    ("name", "data", "program"),
+    [
+        ("./go.sh", b"torchrun $1; echo\nif true; then\n", "bash"),
+        ("src/Fit.java", b"public class Fit {}\n", "java"),
+        ("fit.R", b"x <- 1\n", "Rscript"),
+    ],
+)
+def test_a_script_of_another_language_without_a_first_line_is_answered_with_the_command_that_starts_it(
+    name: str, data: bytes, program: str
+) -> None:
     with pytest.raises(UsageError) as refused:
-        parse_file("./go.sh", b"torchrun $1; echo\nif true; then\n", False, ("a b",))
-    assert str(refused.value.hint).splitlines()[-1] == "ipexctl run --program bash ./go.sh 'a b'"
+        parse_file(name, data, False, ("a b",))
+    assert str(refused.value.hint).splitlines()[-1] == f"ipexctl run --program {program} {name} 'a b'"
 
 
 def test_source_code_is_to_be_built_first() -> None:
