@@ -239,9 +239,9 @@ class Masker:
             inner = self.mask_words(value) if words else [self.mask_value(each) for each in value]
             return value if all(map(is_, inner, value)) else type(value)(inner)
         if isinstance(value, Mapping):
-            values = [*value.values()]
-            inner = [self.mask_value(each) for each in values]
-            return value if all(map(is_, inner, values)) else dict(zip(value, inner, strict=True))
+            names, held = [self.mask_value(name) for name in value], [self.mask_value(each) for each in value.values()]
+            unchanged = all(map(is_, names, value)) and all(map(is_, held, value.values()))
+            return value if unchanged else dict(zip(names, held, strict=True))
         changed = {}
         for name in _list_init_fields(type(value)):  # type: ignore[arg-type]  # types are hashable
             held = getattr(value, name)

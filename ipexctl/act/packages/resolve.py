@@ -404,7 +404,10 @@ def forget_lock(cache: Path, lock: Lock) -> None:
 
 
 def save_lock(cache: Path, lock: Lock) -> None:
-    """Saves the lock under its inputs. Raises `UsageError` (exit 4)."""
+    """Saves the lock under its inputs, unless a wheel's URL has a login. Raises `UsageError` (exit 4)."""
+    if any(wheel.url != strip_credentials(wheel.url) for wheel in lock.wheels):
+        return
+    lock = replace(lock, requested=tuple(map(strip_credentials, lock.requested)))
     path = _get_lock_path(cache, lock.inputs)
     with refuse_os_errors(path, "cannot be written"):
         write_private_file(path, json.dumps(to_json(lock), indent=1).encode())

@@ -219,7 +219,7 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> e.Workfl
     if not to_remove:
         yield e.Message("no orphans to end")
     left: dict[str, tuple[int, ...]] = {}
-    unknown: list[str] = list(survey.unreachable)
+    unknown, removed = list(survey.unreachable), list[str]()
     for run, directories in to_remove.items():
         was_running, of_run, silent = yield from _clean_up(run, directories, inventory, context)
         unknown += silent
@@ -227,14 +227,15 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> e.Workfl
             left[host] = (*left.get(host, ()), *pids)
         if not (was_running or silent or directories) and prefix:
             raise run_discovery.no_run_error(run, survey)
+        if directories.keys() - {*silent} or (prefix and was_running):
+            removed.append(run)
     fetchable = sorted({run.row.run for run in survey.runs if run.row.state == "ended"} & {*to_remove})
     if fetchable and not prefix:
         what = f"the output of {pluralize(len(fetchable), 'ended run')} stays for attach and logs; this removes it:"
         yield e.Message(advise("stop", "--orphans", fetchable[0], text=what), code="fetchable")
     proof = e.CleanupChecked(",".join(to_remove) or "none", inventory.names, left, tuple(dict.fromkeys(unknown)))
     yield proof
-    removed = tuple(sorted(run for run, directories in to_remove.items() if directories or prefix))
-    yield from e.finish_verb("reap", ReapAnswer(proof.clean, proof.orphans, proof.unchecked, removed))
+    yield from e.finish_verb("reap", ReapAnswer(proof.clean, proof.orphans, proof.unchecked, tuple(sorted(removed))))
 
 
 def choose_directories(survey: run_discovery.RunSurvey, prefix: str | None) -> dict[str, dict[str, str]]:

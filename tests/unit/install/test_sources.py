@@ -420,6 +420,7 @@ def test_no_login_of_a_requirement_is_in_a_lock_file_or_in_an_environment(
     locked = make_table(tmp_path, "2.8.0", public.url, pips.url).lock(with_=(text,), lock=str(file))
     assert "me:geheim@" in locked["inhouse"].url, "it is downloaded with it"
     assert (url in file.read_text(), "geheim" in file.read_text()) == (True, False)
+    assert not [path for path in tmp_path.rglob("*.json") if "geheim" in path.read_text()]
     assert replace(MARKER, requested=(text,)).requested == (f"inhouse @ {url}",)
 
 

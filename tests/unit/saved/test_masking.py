@@ -129,6 +129,8 @@ def test_what_was_declared_is_masked_in_every_text_of_an_event() -> None:
     assert study == e.StudyStarted(
         {}, {"args": ["--api_token", "***"], "more": [{"env": ["***"]}]}, "", True, 1.0, 0, 8
     )
+    (check,) = stream.mask_event(e.CleanupChecked("k7", (), {SECRET: (1,)}, ()))
+    assert check == e.CleanupChecked("k7", (), {"***": (1,)}, ())
     # The rest of a rank's block, behind bytes that were dropped, counts as the launcher's.
     (message,) = EventMasker(Masker({})).mask_event(e.LauncherOutput("out", b"token hf_abcdefghijklmnopqrstuv\n"))
     assert message == e.LauncherOutput("out", b"token ***\n")

@@ -1,10 +1,15 @@
 """What `stop --orphans` takes away, and what it leaves for somebody who has not read it yet."""
 
+from typing import Any, cast
+
 import pytest
 
+from ipexctl.model import events as e
 from ipexctl.model.answers.manage import OrphanDirectory
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.hosts import Host, Inventory
 from ipexctl.protocol.messages import RunRow
+from ipexctl.verbs.run import manage, run_discovery
 from ipexctl.verbs.run.manage import choose_directories
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, no_run_error
 from tests.tables import read_table
@@ -25,6 +30,20 @@ SURVEY = RunSurvey(
 @pytest.mark.parametrize(("prefix", "chosen"), read_table("reap/the_directories_that_are_removed"))
 def test_the_directories_that_are_removed(prefix: str | None, chosen: dict[str, dict[str, str]]) -> None:
     assert choose_directories(SURVEY, prefix) == chosen
+
+
+def test_a_run_of_hosts_that_do_not_answer_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`stop --orphans NAME` ended with "removed NAME" where nobody had looked."""
+
+    def return_(value: Any) -> e.Workflow[Any]:
+        yield from ()
+        return value
+
+    for silent, removed in ((["a"], ()), ([], ("4-lost",))):
+        monkeypatch.setattr(manage, "_clean_up", lambda *_, silent=silent: return_((not silent, {}, silent)))
+        monkeypatch.setattr(run_discovery, "find_runs", lambda *_: return_(RunSurvey((), (), ("a",))))
+        events = [*manage.reap("4-lost", Inventory((Host("a", "a"),), ""), cast(Any, None))]
+        assert [cast(Any, event.value).removed for event in events if isinstance(event, e.Answer)] == [removed]
 
 
 def test_a_run_that_waits_for_hosts_gives_way_to_the_one_that_is_watched_and_is_listed_for_stop() -> None:
