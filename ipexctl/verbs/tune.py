@@ -59,6 +59,9 @@ def tune(
     base = Run(**{each.name: getattr(task, each.name) for each in fields(Run)})
     names, base = k.parse_knobs(task.vary, task.fixed, base)
     into, arguments = Path(task.into), k.parse_arguments(task.arg)
+    context.masker.add_words(
+        [str(word) for name, values in arguments.items() for each in values for word in (name, each)]
+    )
     parse_span("--budget", task.budget)
     if task.keep_batch:
         k.keep_batch(base, task.keep_batch, 1, 1)
@@ -84,7 +87,8 @@ def tune(
         words, venv = [], None
         if answer.recommended and study.best is not None:
             tuned = study.make_task(study.best.values)
-            write_page(into, k.write_playbook(tuned, answer.verdict), 0o644)
+            text = k.write_playbook(tuned, answer.verdict)
+            write_page(into, text, 0o644 if context.masker.mask_text(text) == text else 0o600)
             answer, words, venv = replace(answer, playbook=str(into)), list_run_words(tuned), task.venv
         elif interrupted or (answer.best is not None and answer.pairs < PAIRS[0]):
             words = ["tune", "--resume", "--budget", task.budget]

@@ -1,5 +1,6 @@
 """What of a launch is varied, and the task and the words that come of it."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.launch import Launch
 from ipexctl.model.run_words import list_run_words
 from ipexctl.model.tasks import Run, Tune
+from ipexctl.store.masking import Masker
 from ipexctl.verbs.tune import tune
 from tests.tables import read_table
 from tests.unit.launch.two import facts, launch
@@ -75,8 +77,13 @@ def test_dashes_and_underscores_are_the_same_and_a_missing_batch_is_refused() ->
         knobs.keep_batch(run(args=("--batch", "32")), "batch", 4, 3)
 
     nothing: Any = None
+    masker, arguments = Masker({}), {"api_token": "geheim1,geheim2", "lr": "0.1,0.2"}
+    context: Any = SimpleNamespace(masker=masker)
     with pytest.raises(UsageError, match="--keep-batch batch"):
-        next(tune(Tune(script="train.py", keep_batch="batch"), nothing, nothing))
+        next(tune(Tune(script="train.py", keep_batch="batch", arg=arguments), nothing, context))
+    # The second value of an argument was in the record of a study.
+    values = {"--api_token": ("geheim1", "geheim2"), "--lr": ("0.1", "0.2")}
+    assert masker.mask_value(values) == {"--api_token": ("***", "***"), "--lr": ("0.1", "0.2")}
 
 
 @pytest.mark.parametrize(("text", "reads"), read_table("knobs/compile_is_varied_where_the_script_names_what_reads_it"))
