@@ -110,18 +110,32 @@ def _begins_with(path: Path, words: bytes) -> bool:
 
 
 def _find_own_output() -> set[tuple[int, int]]:
-    """Returns device and inode of the files that this command writes to (``> train.log``), and those that the others of
-    its pipeline write to (``| tee train.log``): they grow while the tree is sent."""
-    group, files = os.getpgrp(), set()
+    """Returns device and inode of the files that this command writes to (``> train.log``), and those of the commands
+    that read what it writes (``| tee train.log``): they grow while the tree is sent."""
+    session, others = os.getsid(0), []
     for process in Path("/proc").glob("[0-9]*"):  # Linux alone has it
         with suppress(OSError):  # ended meanwhile, or of another account
-            if os.getpgid(int(process.name)) == group:
-                for descriptor in (process / "fd").iterdir():
-                    with suppress(FileNotFoundError):  # closed meanwhile
-                        status = descriptor.stat()
-                        if stat.S_ISREG(status.st_mode) and descriptor.lstat().st_mode & stat.S_IWUSR:  # open to write
-                            files.add((status.st_dev, status.st_ino))
-    return files
+            if os.getsid(int(process.name)) == session:
+                others.append(_list_open_files(process))
+    with suppress(OSError):
+        _, outputs = _list_open_files(Path("/proc/self"))
+        while more := set().union(*(written for read, written in others if read & outputs)) - outputs:
+            outputs |= more
+        return outputs
+    return set()
+
+
+def _list_open_files(process: Path) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+    """Device and inode of the pipes that a process reads from, and of the files and pipes that it writes to."""
+    read, written = set(), set()
+    for descriptor in (process / "fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            status, mode = descriptor.stat(), descriptor.lstat().st_mode
+            if stat.S_ISFIFO(status.st_mode) and mode & stat.S_IRUSR:
+                read.add((status.st_dev, status.st_ino))
+            if (stat.S_ISFIFO(status.st_mode) or stat.S_ISREG(status.st_mode)) and mode & stat.S_IWUSR:
+                written.add((status.st_dev, status.st_ino))
+    return read, written
 
 
 def check_unchanged(tree: FileTree, entries: Sequence[TreeEntry]) -> None:

@@ -1,8 +1,10 @@
 """``ipexctl run train.py > train.log`` and ``| tee train.log`` in the project: such a log grows while it is sent."""
 
 import os
+import shlex
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,19 +18,28 @@ def list_files(root: Path) -> list[str]:
     return [entry.path for entry in read_tree(root, lambda path, is_directory: False).entries]
 
 
-def test_files_that_this_command_or_its_pipeline_writes_are_left_out(tmp_path: Path) -> None:
-    for name in ("train.py", "tee.log", "out.log"):
-        (tmp_path / name).write_text("x\n")
-    with (tmp_path / "out.log").open("a"), (tmp_path / "train.py").open():
-        tee = subprocess.Popen(["tee", tmp_path / "tee.log"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert tee.stdin is not None
-        assert tee.stdout is not None
-        tee.stdin.write(b"begun\n")
-        tee.stdin.flush()
-        assert tee.stdout.readline() == b"begun\n"  # it has opened its file
-        assert list_files(tmp_path) == ["train.py"]
-        tee.communicate()
-    assert list_files(tmp_path) == ["out.log", "tee.log", "train.py"]
+@pytest.mark.parametrize(
+    ("line", "sent"),
+    [
+        ("{} > out.log", ["data.csv", "train.py"]),
+        ("{} 2>&1 | grep . | tee tee.log", ["data.csv", "out.log", "train.py"]),
+        # Another command of the script is not ours, nor what it writes: that must be there on the hosts.
+        ("sh -c 'while sleep 0.1; do :; done' >> data.csv & {}; kill $!", ["data.csv", "out.log", "train.py"]),
+    ],
+)
+def test_files_that_this_command_or_its_pipeline_writes_are_left_out(
+    line: str, sent: list[str], tmp_path: Path
+) -> None:
+    code = f"import sys; from {__name__} import list_files; from pathlib import Path; "
+    code += "print(*list_files(Path()), file=open('../sent', 'w'))"
+    script = line.format(f"{sys.executable} -c {shlex.quote(code)}")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("train.py", "data.csv", "out.log"):
+        (project / name).write_text("x\n")
+    subprocess.run(["sh", "-c", script], cwd=project, env=env, check=False, timeout=60)
+    assert (tmp_path / "sent").read_text().split() == sent
 
 
 def test_a_tree_may_be_deeper_than_pythons_stack(tmp_path: Path) -> None:
