@@ -77,6 +77,7 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
             hint=advise("play", "lint", *flags.files, text="this checks several:"),
         )
     book = read_playbook(flags.files[0], environ=os.environ, cwd=Path.cwd(), variables=flags.var, permits=permits)
+    context.masker.add_words([f"{name}={value}" for name, value in book.variables.items()])
     inventory = select_play_hosts(
         book,
         hostfile=hosts.hostfile,

@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ipexctl.model.errors import Origin
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import Record, field
 from ipexctl.model.tasks import Task
 from ipexctl.model.text import printable
 
@@ -130,6 +130,6 @@ class Play(BaseModel):
     hostfile: str | None = None
     hosts_origin: Origin | None = None
     inventory: Inventory | None = None
-    variables: frozenset[str] = frozenset()  # that it sets or uses
+    variables: Mapping[str, str] = field(default_factory=dict)  # that it sets or uses
     uses: tuple[LocalUse, ...] = ()
     warnings: tuple[str, ...] = ()  # of reading it; a verb says them first

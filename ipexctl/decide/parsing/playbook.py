@@ -81,7 +81,7 @@ def parse_playbook(
         what = f"playbook must be a mapping with steps, not {name_kind(root)}" if root else "playbook is empty"
         hint = "it is one play: name, hosts, vars and steps stand at the top of the file" if root else None
         problems.add(root.origin if root else Origin(source), what, hint=hint)
-    known = play.variables if play and strict else variables.keys()
+    known = play.variables.keys() if play and strict else variables.keys()
     for name in variables.keys() - known:
         problems.add(Origin(""), f"the playbook has no variable '{printable(name)}'", near=(name, known))
     problems.raise_if_any()
@@ -146,7 +146,7 @@ class _Parser:
             hostfile=hostfile,
             hosts_origin=hosts_node.origin if hosts_node else None,
             inventory=inventory,
-            variables=frozenset(self.known),
+            variables={name: self.variables.get(name, "") for name in self.known},
             uses=tuple(self.uses),
         )
 

@@ -32,7 +32,7 @@ def lint(
         try:
             strict = len(files) == 1
             book = read_playbook(file, environ=environ, cwd=cwd, variables=variables, strict=strict, permits=permits)
-            unknown -= book.variables
+            unknown -= book.variables.keys()
             in_steps = [*find_errors([*map(expand_step_paths, book.steps)])]
             inventory = _read_hosts(book, cwd)
         except UsageError as refused:

@@ -310,6 +310,17 @@ def test_a_playbook_takes_a_path_in_a_home_directory(tmp_path: Path, monkeypatch
         assert f"{where}: ~nosuchuser/x cannot be found: there is no user nosuchuser" in result.output
 
 
+def test_variables_of_a_playbook_with_the_names_of_secrets_are_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were in the plan, the record and the archive of `support`, as words of a step's command."""
+    monkeypatch.chdir(tmp_path)
+    steps = "steps: [{name: 'a ${db_password}', command: {argv: [first, '${db_password}']}}]"
+    (tmp_path / "play.yaml").write_text(f"hosts: [a]\nvars: {{db_password: geheim-x 7}}\n{steps}")
+    result = CliRunner().invoke(app, ["play", "play.yaml", "--list-steps"])
+    assert ("a ***" in result.output, "geheim" in result.output) == (True, False)
+
+
 def test_a_play_brings_its_hosts_unless_flags_do(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "plays").mkdir()

@@ -99,7 +99,7 @@ def test_yaml_that_its_own_reader_fails_at_is_none(text: str) -> None:
 
 def test_a_variable_from_outside_that_the_playbook_does_not_know_is_an_error() -> None:
     text = "vars: {ppn: 1}\nsteps: [{command: {argv: ['${ppn}', '${used}']}}]"
-    assert play(text, variables={"used": "1"}).variables == {"ppn", "used"}
+    assert play(text, variables={"used": "1"}).variables == {"ppn": "1", "used": "1"}
     wrong = refusal(text, variables={"used": "1", "ppm": "4"})
     assert (wrong.sentence, wrong.reasons) == ("the playbook has no variable 'ppm' (did you mean ppn?)", ())
     assert play(text, variables={"used": "1", "ppm": "4"}, strict=False).steps
