@@ -80,6 +80,10 @@ def test_a_host_for_which_the_others_hardly_wait_is_not_the_cause(computing: int
     assert bool(get_verdict(fold_state(stream))) is named
 
 
+def test_where_ranks_of_both_hosts_are_late_none_of_them_is_the_cause() -> None:
+    assert get_verdict(fold_state([*slow_run(), *samples(132.0, late=(0, 1, 2))])) == ()
+
+
 def test_where_ranks_of_one_host_wait_for_each_other_in_turn_no_others_wait() -> None:
     """It ended the command with exit code 70, also of an honest run on one host."""
     turns = [
