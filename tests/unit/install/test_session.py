@@ -489,16 +489,17 @@ def test_visitors_that_prove_nothing_hold_no_places(tmp_path: Path, monkeypatch:
 
 def test_a_visitor_beyond_the_limit_is_sent_away_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_bounds, "VISITOR_LIMIT", 1)
+    monkeypatch.setattr(http_bounds, "REQUEST_TIMEOUT", 300.0)
     with http_bounds.BoundedServer(("127.0.0.1", 0), http_bounds.BoundedHandler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         address = ("127.0.0.1", server.server_port)
-        with socket.create_connection(address, 30) as first, socket.create_connection(address, 30) as second:
-            assert second.recv(1) == b""
-            first.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            assert b" 501 " in first.recv(100), "it is heard: there is no such method"
-        server.shutdown()
-        thread.join()
+        try:
+            with socket.create_connection(address, 30) as first, socket.create_connection(address, 30) as second:
+                assert second.recv(1) == b""
+                first.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                assert b" 501 " in first.recv(100), "it is heard: there is no such method"
+        finally:
+            server.shutdown()
 
 
 def test_hosts_give_files_to_each_other_and_what_comes_damaged_is_not_kept(tmp_path: Path) -> None:
