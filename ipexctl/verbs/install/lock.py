@@ -32,6 +32,7 @@ from ipexctl.model.errors import Exit, Hint, UsageError
 from ipexctl.model.events import Message, StepEnded, StepStarted, Workflow
 from ipexctl.model.facts import HostFacts
 from ipexctl.model.json_values import Record, parse_json, to_json
+from ipexctl.model.secrets import find_passwords
 from ipexctl.model.stack import Arch, BindingOffer, Index, InstallMarker, Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import format_size, join_names, pluralize, printable, strip_credentials
@@ -39,6 +40,8 @@ from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.store.private_files import refuse_os_errors, replace_file
 from ipexctl.verbs.install.requirements import list_texts
 
+# Passwords in URLs of requirements that are masked, whatever should have been quoted in them, and characters of one.
+_PASSWORDS, _PASSWORD_LENGTH = 100, 1000
 _IMPI, _BINDING = "impi-torch", "oneccl-bind-pt"
 _BASE_HINT = "check the names; where they are right, name what has them: --index-url, --find-links or --wheels"
 _UV_CAUSE = re.compile(r"Because (?!all of:)(.{1,2000}?)(?: and (?:you require|only the following)|, we can conclude)")
@@ -185,6 +188,9 @@ def load_or_create_lock(request: LockRequest) -> Workflow[tuple[Stack, Lock]]:
     """Returns the lock from the cache, or resolved now; and the stack, with the backend gloo if impi was not requested
     and the indexes have no mpi4py. Raises `UsageError` (exit 4). Writes ``task.lock`` if it is set."""
     task, stack, cache = request.task, request.stack, request.context.cache
+    lines = (line for _, text in list_texts(task) for line in text.splitlines() if "://" in line)
+    passwords = dict.fromkeys(each for line in lines for each in find_passwords(line) if len(each) <= _PASSWORD_LENGTH)
+    request.context.masker.add_secrets([*passwords][:_PASSWORDS])
     try:
         lock = yield from _create_lock(request)
     except UsageError as error:

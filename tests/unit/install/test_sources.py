@@ -424,6 +424,18 @@ def test_no_login_of_a_requirement_is_in_a_lock_file_or_in_an_environment(
     assert replace(MARKER, requested=(text,)).requested == (f"inhouse @ {url}",)
 
 
+def test_a_password_in_a_requirements_file_is_masked_whatever_should_have_been_quoted_in_it(tmp_path: Path) -> None:
+    """uv repeats a line that it cannot read, with all of a URL whose password has a slash."""
+    (tmp_path / "r.txt").write_text("inhouse @ http://me:geheim/x1@127.0.0.1:9/inhouse-1.0-py3-none-any.whl\n")
+    task = Install(requirements=(f"{tmp_path}/r.txt",), index_url=CLOSED)
+    stack = make_table(tmp_path, "2.8.0", CLOSED, CLOSED).stack
+    context = Context(FakeOpener({}), tmp_path, tmp_path, environ={"PATH": os.environ["PATH"]})
+    with pytest.raises(UsageError) as raised:
+        [*load_or_create_lock(LockRequest(task, stack, context))]
+    assert "geheim" in str(raised.value.reasons)
+    assert "geheim" not in context.masker.mask_text(str(raised.value.reasons))
+
+
 def test_an_index_gets_no_variable_by_the_address_of_a_wheel(
     tmp_path: Path, pips: wheels.Index, public: wheels.Index
 ) -> None:
