@@ -73,7 +73,7 @@ class Python(Record):
 class Installed(Record):
     """What the environment at ``venv`` holds. ``python`` is its version ("3.11.2", or "3.11"); ``packages`` maps
     normalised distribution names to versions; ``marker`` is what install wrote last. ``beside``: the directories in
-    its store, the active one's among them. ``fault``: why nothing there is executed."""
+    its store, the active one's among them. ``fault``: why nothing there is executed. ``locked``: by an install."""
 
     venv: str
     exists: bool = False
@@ -82,6 +82,7 @@ class Installed(Record):
     marker: InstallMarker | None = None
     beside: tuple[str, ...] = ()
     fault: str = ""
+    locked: bool = False
 
 
 class Disk(Record):

@@ -221,7 +221,11 @@ environment_at() {
     printf 'venv\t%s\n' "$1"
     check_environment "$1" || printf 'fault\t%s\n' "$fault"
     for file in "$1".d/*; do
-        case ${file##*/} in lock | bin | cache | tokens | '*') ;; *) printf 'beside\t%s\n' "${file##*/}" ;; esac
+        case ${file##*/} in
+            lock) grep -qs "FLOCK .*:$(stat -c %i "$file") " /proc/locks && printf 'locked\t\n' ;;
+            bin | cache | tokens | '*') ;;
+            *) printf 'beside\t%s\n' "${file##*/}" ;;
+        esac
     done
     [ -d "$1" ] || return
     [ -x "$1/bin/python" ] && printf 'python\t%s\n' "$1/bin/python"

@@ -238,7 +238,8 @@ def read_installed_environment(bundle: ProbeOutput) -> Installed | None:
         python = written[1]
     elif "python" in values and dists:
         python = dists[-1].split("/")[0].removeprefix("python")
-    return Installed(values["venv"][0], "python" in values, python, packages, marker, tuple(values.get("beside", ())))
+    beside, locked = tuple(values.get("beside", ())), "locked" in values
+    return Installed(values["venv"][0], "python" in values, python, packages, marker, beside, locked=locked)
 
 
 def read_launchers(bundle: ProbeOutput) -> tuple[str, ...]:

@@ -45,6 +45,9 @@ def find_unhealthy_envs(facts: HostFacts) -> list[Failure]:
             away = "on it, move away what others may have put there (mv DIRECTORY.d DIRECTORY.d.untrusted), then:"
             hint = Hint((repair.hint if repair else format_install_command(fact)).words, away)
             failures.append(Failure(host, Kind.STEP, what, hint, "untrusted"))
+        elif env and env.locked and env.marker is None:
+            what = f"busy: an install of {env.venv} is under way there"
+            failures.append(Failure(host, Kind.BUSY, what, "wait for it, or use another --venv", "busy"))
         elif env is None or not env.exists:
             add_failure(host, "no environment" + (f" at {env.venv}" if env and env.venv else ""), "no-env")
         elif env.marker is None and "tmp" in env.beside:  # where what is being installed is unpacked

@@ -1,5 +1,6 @@
 """The probe under real shells: complete, quick, and whole even where commands hang, rave or are missing."""
 
+import fcntl
 import json
 import os
 import re
@@ -243,6 +244,19 @@ def test_an_environment_is_read_without_starting_its_python(tmp_path: Path) -> N
     assert installed.packages == {"torch": "2.8.0+cpu", "intel-extension-for-pytorch": "2.8.0", "odd-name": "1.0"}
     assert installed.marker == MARKER
     assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_an_install_that_is_under_way_is_seen_by_its_lock(tmp_path: Path, shell: tuple[str, ...]) -> None:
+    store = tmp_path / "env.d"
+    (store / "tmp").mkdir(parents=True)
+    with (store / "lock").open("w") as lock:
+        for held in (False, True):
+            if held:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            installed = facts(ask("/usr/bin:/bin", shell, venv=str(tmp_path / "env"))).installed
+            assert installed is not None
+            assert (installed.locked, installed.beside) == (held, ("tmp",))
 
 
 def test_paths_with_blanks_quotes_and_commands_in_them_are_only_paths(tmp_path: Path) -> None:

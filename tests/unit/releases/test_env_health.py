@@ -26,6 +26,7 @@ def test_environments_of_others_changed_or_mixed_are_reported_host_by_host() -> 
         "same": has(whole, torch="2.8.0+cpu", mine="1"),
         "foreign": has(None, torch="2.8.0"),
         "half": Facts(installed=Installed("/e", True, beside=("tmp", "torch2.8.0-1"))),
+        "busy": Facts(installed=Installed("/e", True, beside=("tmp", "torch2.8.0-1"), locked=True)),
         "changed": has(whole, torch="2.7.0"),
         "mixed": has(replace(whole, id="torch2.8.0-2"), torch="2.8.0"),
     }
@@ -35,6 +36,7 @@ def test_environments_of_others_changed_or_mixed_are_reported_host_by_host() -> 
     assert [(one.host, one.code, one.what) for one in failures] == [
         ("foreign", "no-env", "an environment that ipexctl did not make at /e"),
         ("half", "no-env", "an install of /e is under way there, or was cut off"),
+        ("busy", "busy", "busy: an install of /e is under way there"),
         ("changed", "drift", "the environment was changed: torch is 2.7.0, not 2.8.0"),
         ("mixed", "mixed", "its environment is torch2.8.0-2, that of head is torch2.8.0-1"),
     ]
