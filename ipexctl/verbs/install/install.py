@@ -77,6 +77,7 @@ def install(task: Install, inventory: Inventory, context: Context, *, builds: bo
     """Returns what `Answer` holds. ``builds``: wheels of local projects may be built on this machine, which a playbook
     of somebody else must not do. Raises `UsageError`: exit 2 before anything is contacted, exit 4 before anything is
     changed."""
+    lock.declare_passwords(task, context)
     requested = _read_request(task, inventory, context.environ, builds)
     table, request = load_releases(), requested.request
     resolve_stack(request, {}, table)  # a combination that exists nowhere is refused before any host is contacted

@@ -184,13 +184,18 @@ class LockRequest(Record):
         return error.code == "no-mpi4py" and self.stack.backend == "impi" and self.task.backend != "impi"
 
 
+def declare_passwords(task: Install, context: Context) -> None:
+    """From now on the passwords in URLs of what the task requires are secrets: of a playbook, and of files."""
+    lines = (line for _, text in list_texts(task) for line in text.splitlines() if "://" in line)
+    passwords = dict.fromkeys(each for line in lines for each in find_passwords(line) if len(each) <= _PASSWORD_LENGTH)
+    context.masker.add_secrets([*passwords][:_PASSWORDS])
+
+
 def load_or_create_lock(request: LockRequest) -> Workflow[tuple[Stack, Lock]]:
     """Returns the lock from the cache, or resolved now; and the stack, with the backend gloo if impi was not requested
     and the indexes have no mpi4py. Raises `UsageError` (exit 4). Writes ``task.lock`` if it is set."""
     task, stack, cache = request.task, request.stack, request.context.cache
-    lines = (line for _, text in list_texts(task) for line in text.splitlines() if "://" in line)
-    passwords = dict.fromkeys(each for line in lines for each in find_passwords(line) if len(each) <= _PASSWORD_LENGTH)
-    request.context.masker.add_secrets([*passwords][:_PASSWORDS])
+    declare_passwords(task, request.context)
     try:
         lock = yield from _create_lock(request)
     except UsageError as error:

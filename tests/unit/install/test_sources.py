@@ -20,7 +20,7 @@ from ipexctl.act.packages.sources import Sources, find_pip_files, read_pip_setti
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event
-from ipexctl.model.hosts import Inventory
+from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.stack import Index, Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import strip_credentials
@@ -28,7 +28,7 @@ from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.protocol.session import SessionError
 from ipexctl.remote.session.uv import build_uv_environment, run_uv
 from ipexctl.verbs.common.probe import load_releases
-from ipexctl.verbs.install.install import choose_downloader
+from ipexctl.verbs.install.install import choose_downloader, install
 from ipexctl.verbs.install.install_sessions import InstallJob
 from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock, read_sources
 from tests import wheels
@@ -434,6 +434,9 @@ def test_a_password_in_a_requirements_file_is_masked_whatever_should_have_been_q
         [*load_or_create_lock(LockRequest(task, stack, context))]
     assert "geheim" in str(raised.value.reasons)
     assert "geheim" not in context.masker.mask_text(str(raised.value.reasons))
+    task = Install(with_=("inhouse @ http://me:geheim/x2@127.0.0.1:9/inhouse-1.0-py3-none-any.whl",))  # a playbook's
+    started = next(install(task, Inventory((Host("a", "a"),), ""), context))
+    assert ("geheim" in str(started), "geheim" in str(context.masker.mask_value(started))) == (True, False)
 
 
 def test_an_index_gets_no_variable_by_the_address_of_a_wheel(
