@@ -194,7 +194,8 @@ class _LastWords:
     """The end of what a failed rank wrote, so that who failed above it and what to do below stay on one screen: of a
     long line the middle gives way, of many lines those between the first and the last ones; then the line of its script
     is named. Of a traceback what marks a part of a line gives way first, then the calls in libraries; the exception
-    itself stands above the end of a message of many lines (a tensor, traces)."""
+    itself stands above the end of a message of many lines (a tensor, traces), the last words of a failed command above
+    its exception."""
 
     def __init__(
         self, lines: Sequence[str], line: str = "", below: Sequence[RenderableType] = (), exception: str = ""
@@ -217,7 +218,8 @@ class _LastWords:
             _cut_line(line, _LINE_ROWS * width) for line in (self._exception or shown[0], *shown)
         ]
         while len(lines) > 1 and (len(lines) >= LAST_WORDS or _count_rows([first, _CUT, *lines], width) > most):
-            first = exception if lines[0] == exception else first
+            if lines[0] == exception or (lines[1] == _TRACEBACK and lines[0].strip()):
+                first = lines[0]
             del lines[0]
         cut = len(lines) + 1 < length
         yield from (item for line in [first, *([_CUT] if cut else []), *lines] for item in whole(line, 2))

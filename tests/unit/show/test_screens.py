@@ -219,6 +219,19 @@ def test_what_a_failed_command_wrote_stands_above_the_exception(wrote: str, word
     assert f"after 2.0 s\n{words * known}  Traceback (most recent call last):\n" in text
 
 
+def test_the_last_words_of_a_failed_command_stay_on_a_small_screen() -> None:
+    last = "subprocess.CalledProcessError: Command 'tar' returned"
+    traceback = "Traceback (most recent call last):\n" + '  File "a.py", line 7 in f\n' * 16 + last
+    lines = "".join(f"[rank1]: {line}\n" for line in traceback.splitlines())
+    tar = e.Output(1, "a", "err", f"step 3\ntar: x.tar: Cannot open\n{lines}".encode())
+    story = [e.Started("run", "train.py", ("a", "b")), e.RunStarted("k7", "a", RANKS, "mpirun"), tar]
+    report = fold(streams.stamp([*story, ended(1, 1, traceback=traceback), e.RunEnded("k7", "rank"), PROVED]))
+    out = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None)
+    with out.capture() as capture:
+        out.print(*screens.format_ending(report))
+    assert "\n  tar: x.tar: Cannot open\n  …\n" in capture.get()
+
+
 @pytest.mark.parametrize("hint", ["a smaller batch", "a smaller batch, fewer ranks there " * 8])
 @pytest.mark.parametrize("calls", [4, 12])
 def test_who_failed_stays_on_a_screen_of_24_rows(hint: str, calls: int) -> None:
