@@ -372,7 +372,7 @@ class LaunchLineReader(LaunchOptions):
             if is_of_rank0:
                 self.options["--stdin"] = ("--stdin", source)
             else:
-                self.leave("shell", f"< {source}")
+                self.leave("input", f"< {source}")
         elif self.alone or not is_of_rank0:
             what = "a pipe (|)" if source == "|" else "a here-document (<<)"
             raise UsageError(f"the launch line reads its input from {what}", hint="put it into a file: --stdin FILE")

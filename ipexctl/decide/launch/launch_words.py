@@ -17,6 +17,7 @@ from ipexctl.model.text import printable
 
 _WHY_LEFT = {  # code → why words of the line are left out
     "shell": "run stores the output of each rank",
+    "input": "ranks of run have no input, but rank 0 with --stdin",
     "command": "run does not start it",
     "prefix": "run starts without it",
     "variable": "run sets it on each host",
