@@ -703,6 +703,17 @@ def diagnose(events: Sequence[Event]) -> Diagnosis:
 PEER = "RuntimeError: [gloo/transport/tcp/pair.cc:5] Connection closed by peer [10.0.0.2]:1"
 
 
+@pytest.mark.parametrize("error", [PEER, "ImpiError: impi: allreduce #7: rank 1 left the group without it"])
+@pytest.mark.parametrize("later", ["", "training ends\n"])
+def test_what_a_rank_caught_before_it_left_the_others_is_named(error: str, later: str) -> None:
+    output = b'Traceback (most recent call last):\n  File "t.py", line 6, in train\nValueError: no label\n'
+    started, begun, *ends = done(end(0, 1, 50.0, error=error), end(1, 0, 49.0), reason="rank")
+    caught = [e.Output(1, "a", "err", output), e.Output(1, "a", "out", later.encode())]
+    diagnosis = diagnose([started, begun, *caught, *ends])
+    assert diagnosis.title.startswith("rank 1 on a had finished with the group, after an exception") == (not later)
+    assert (diagnosis.why == "It wrote ValueError: no label") == (not later)
+
+
 def test_a_rank_that_called_mpi_abort_is_the_cause_of_what_its_peers_saw() -> None:
     ends = end(0, 1, 49.9, error=PEER), end(2, None, 50.0, abort=7)
     report = fold_with_catalogue(done(*ends, reason="rank"))

@@ -125,6 +125,15 @@ def _is_taken_for_zero(failure: _Failure) -> _Shown | None:
     return _Shown({"who": who, "line": printable(join_names([*lines], 3), 200)}) if zeros else None
 
 
+def _has_caught(failure: _Failure) -> _Shown | None:
+    """The last that another rank wrote is an exception, and it did not fail."""
+    attempt, spoke = failure.state.last_attempt, failure.state.last_words
+    ended = [rank for rank in attempt.ranks if rank.rank in spoke and rank.rank != failure.rank.rank] if attempt else []
+    good = [rank for rank in ended if rank.ended and (rank.ended.cause or rank.ended.status == 0)]
+    first = min(good, key=lambda rank: spoke[rank.rank][0], default=None)
+    return _Shown({"who": f"rank {first.rank} on {first.host}", "raised": spoke[first.rank][1]}) if first else None
+
+
 def _is_below(failure: _Failure) -> _Shown | None:
     command = make_command_of_module(failure.state)
     return _Shown(command=command) if command else None
@@ -213,6 +222,7 @@ CIRCUMSTANCES: Mapping[str, Callable[[_Failure], _Shown | None]] = {
     "not-sent": _is_not_sent,
     "impi": _can_be_impi,
     "zero": _is_taken_for_zero,
+    "caught": _has_caught,
     "below": _is_below,
     "left-out": _is_left_out,
     "library-left-out": _is_library_left_out,
