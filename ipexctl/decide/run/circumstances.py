@@ -128,10 +128,12 @@ def _is_taken_for_zero(failure: _Failure) -> _Shown | None:
 def _has_caught(failure: _Failure) -> _Shown | None:
     """The last that another rank wrote is an exception, and it did not fail."""
     attempt, spoke = failure.state.last_attempt, failure.state.last_words
-    ended = [rank for rank in attempt.ranks if rank.rank in spoke and rank.rank != failure.rank.rank] if attempt else []
-    good = [rank for rank in ended if rank.ended and (rank.ended.cause or rank.ended.status == 0)]
-    first = min(good, key=lambda rank: spoke[rank.rank][0], default=None)
-    return _Shown({"who": f"rank {first.rank} on {first.host}", "raised": spoke[first.rank][1]}) if first else None
+    assert attempt is not None
+    ended = [rank for rank in attempt.ranks if rank.ended and (rank.ended.cause or rank.ended.status == 0)]
+    first = min((rank for rank in ended if rank.rank in spoke), key=lambda rank: spoke[rank.rank][0], default=None)
+    if first is None:
+        return None
+    return _Shown({"who": f"rank {first.rank} on {first.host}", "raised": spoke[first.rank][1]})
 
 
 def _is_below(failure: _Failure) -> _Shown | None:

@@ -168,7 +168,8 @@ class RunFold:
                 stall.suspects, stall.odd = ranks or stall.suspects, ranks
                 _place_ranks(attempt, places)
             case e.PlacesSampled(places=places):
-                if attempt.slowdown and all(self._find_rank(rank) for place in places for rank in place.ranks or [-1]):
+                named = all(place.ranks and all(map(self._find_rank, place.ranks)) for place in places)
+                if attempt.slowdown and named:
                     attempt.slowdown.samples = [*attempt.slowdown.samples[-_SAMPLES_LIMIT:], places]
                 self._judge_pace(at, now=True)
             case e.Resumed():

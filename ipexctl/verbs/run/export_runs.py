@@ -25,7 +25,7 @@ def export_runs(
     chosen: RunFilter,
     target: str,
     form: ExportFormat | None,
-    environ: Mapping[str, str] | None = None,
+    environ: Mapping[str, str],
 ) -> Workflow[None]:
     """Writes the figures of the saved runs that are named, or that match, into a file, as they are without secrets of
     the run or of ``environ``. Raises `UsageError` where that is not possible."""
@@ -36,7 +36,7 @@ def export_runs(
         raise UsageError(f"no saved run matches in {printable(str(runs), 400)}", hint=advise("runs"))
     damaged: list[str] = []
     path = Path(target)
-    rows = _read_all(selected, damaged, environ or {})
+    rows = _read_all(selected, damaged, environ)
     with refuse_os_errors(target, "cannot be written"):
         count = figure_files.write_csv(path, rows) if form == "csv" else figure_files.write_json(path, rows)
     yield from (Message(text, "warning", code="record-gap") for text in damaged)

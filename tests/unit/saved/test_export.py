@@ -76,7 +76,7 @@ def test_samples_become_figures() -> None:
 
 
 def export(runs: Path, target: Path, form: Any = None, names: tuple[str, ...] = ()) -> Any:
-    return answer_of(export_runs(runs, names, RunFilter(), str(target), form))
+    return answer_of(export_runs(runs, names, RunFilter(), str(target), form, {}))
 
 
 def test_a_csv_file_has_every_value_of_every_run(runs: Path, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_an_export_that_is_not_possible_says_why(runs: Path, tmp_path: Path) -> 
     with pytest.raises(UsageError, match="cannot be written: no such file") as refused:
         export(runs, tmp_path / "none" / "x.csv")
     assert refused.value.exit is Exit.STEP
-    events = list(export_runs(runs, (), RunFilter(), str(tmp_path / "x.csv"), None))
+    events = list(export_runs(runs, (), RunFilter(), str(tmp_path / "x.csv"), None, {}))
     assert [event.code for event in events if isinstance(event, e.Message)] == ["no-figures"]
 
 
@@ -170,7 +170,7 @@ def test_what_is_damaged_in_a_record_is_reported(runs: Path, tmp_path: Path) -> 
     directory = save(runs, list(streams.run(1, steps=2)))
     with (directory / "events.jsonl").open("a") as file:
         file.write(json.dumps({"event": "nonsense", "at": 1.0}) + "\n")
-    events = list(export_runs(runs, (), RunFilter(), str(tmp_path / "x.csv"), None))
+    events = list(export_runs(runs, (), RunFilter(), str(tmp_path / "x.csv"), None, {}))
     assert [event.code for event in events if isinstance(event, e.Message)] == ["record-gap"]
 
 
