@@ -77,6 +77,18 @@ class FakeChannel:
         self.close()
 
 
+class SingleByteChannel(FakeChannel):
+    """Gives its standard output byte by byte."""
+
+    def __init__(self, output: bytes) -> None:
+        super().__init__(Completed(0, b""))
+        self._bytes = (output[at : at + 1] for at in range(len(output)))
+
+    def read(self, timeout: float | None) -> list[tuple[Stream, bytes]] | None:
+        byte = None if self._closed.is_set() else next(self._bytes, None)
+        return None if byte is None else [("out", byte)]
+
+
 class FakeLink:
     """Answers commands from a script and keeps them in ``commands``."""
 

@@ -314,17 +314,18 @@ class RunFollower:
         with link.stream(command) as channel:
             # Of its own, so that a screen that stands still does not look like a controller that is gone.
             threading.Thread(target=_send_beats, args=(channel, self._timings.beat), name="beat", daemon=True).start()
-            held = b""
+            held = bytearray()
             for piece in self._read_channel(channel):
-                data, at = held + piece, 0
+                held += piece
+                at = 0
                 while True:
                     try:
-                        frame, at = frames.unpack_frame(data, at)
+                        frame, at = frames.unpack_frame(held, at)
                     except DamagedError as error:
                         what = f"unexpected response from the watcher on the head ({error})"
                         raise LinkError(Failure(self._site.host.name, Kind.STEP, what, code="malformed")) from None
                     if frame is None:
-                        held = data[at:]
+                        del held[:at]
                         break
                     if frame.kind in self.offsets:
                         self.offsets[frame.kind] = frame.offset + len(frame.data)

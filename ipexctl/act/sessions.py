@@ -111,7 +111,7 @@ class Session(AbstractContextManager["Session"]):
         self.close()
 
     def _read_messages(self) -> Iterator[messages.Message | Unreadable]:
-        incomplete, noise = b"", 0  # bytes that are no messages
+        incomplete, noise = bytearray(), 0  # bytes that are no messages
         for stream, data in self._channel:
             if stream == "err":
                 self._errors += data
@@ -119,9 +119,12 @@ class Session(AbstractContextManager["Session"]):
                 continue
             if self._timer:
                 self._timer.reset(self._silence)
-            *lines, incomplete = (incomplete + data).split(b"\n")
+            incomplete += data
+            lines: list[bytearray] = []
+            if b"\n" in data:  # else a piece costs no more than its bytes
+                *lines, incomplete = incomplete.split(b"\n")
             for line in lines:
-                message = messages.decode_message(line)
+                message = messages.decode_message(bytes(line))
                 noise += len(line) + 1 if message is None else 0
                 if message is not None and not isinstance(message, messages.KeepAlive):
                     yield message

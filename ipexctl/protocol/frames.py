@@ -5,7 +5,7 @@ then LENGTH bytes. The nonce is the run's own. A script that knows it can forge 
 
 import re
 import struct
-from typing import Iterator, List, Match, NamedTuple, Optional, Pattern, Set, Tuple
+from typing import Iterator, List, Match, NamedTuple, Optional, Pattern, Set, Tuple, Union
 
 from ipexctl.protocol.codec import MESSAGE_LIMIT, DamagedError
 
@@ -33,7 +33,7 @@ def pack_frame(frame: "WatchFrame") -> bytes:
     return _HEADER.pack(frame.kind.encode(), frame.offset, len(frame.data)) + frame.data
 
 
-def unpack_frame(data: bytes, at: int = 0) -> "Tuple[Optional[WatchFrame], int]":
+def unpack_frame(data: "Union[bytes, bytearray]", at: int = 0) -> "Tuple[Optional[WatchFrame], int]":
     """Returns the frame that begins at a position and the position behind it; None and ``at`` of one that is not whole.
     Raises `DamagedError` for one that is too long."""
     begin = at + _HEADER.size
@@ -45,7 +45,7 @@ def unpack_frame(data: bytes, at: int = 0) -> "Tuple[Optional[WatchFrame], int]"
     end = begin + length
     if len(data) < end:
         return None, at
-    return WatchFrame(kind.decode("latin-1"), offset, data[begin:end]), end
+    return WatchFrame(kind.decode("latin-1"), offset, bytes(data[begin:end])), end
 
 
 FRAME = 4096  # bytes of one, at most: PIPE_BUF, so that writers who share a pipe never cut each other's frames

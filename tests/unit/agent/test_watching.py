@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,13 +20,14 @@ from ipexctl.act.run_control import RunFollower
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.model.hosts import Host
-from ipexctl.protocol.frames import JOURNAL
+from ipexctl.protocol.frames import END, JOURNAL, WatchFrame, pack_frame
 from ipexctl.protocol.journal import HostBack, encode_record
 from ipexctl.protocol.messages import FilesGrown
 from ipexctl.protocol.paths import AGENT, ERR, KEEPER, ROLE
 from ipexctl.protocol.rank_records import RankStarted
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs
+from tests.fakes import SingleByteChannel
 from tests.unit.agent.runs import TIMINGS, Kept, keeping, remote
 from tests.waiting import wait
 
@@ -100,6 +102,21 @@ def test_a_watcher_that_hangs_is_a_lost_link_and_another_goes_on_where_it_stood(
         assert watch.offsets[JOURNAL] == (kept.directory / "journal.jsonl").stat().st_size
     finally:
         watch.close()
+
+
+def test_a_frame_that_comes_by_single_bytes_costs_no_more_than_its_bytes(tmp_path: Path) -> None:
+    frames = [WatchFrame(JOURNAL, 0, b"x" * 500_000), WatchFrame(END, 0, b"end")]
+    channel = SingleByteChannel(b"".join(map(pack_frame, frames)))
+    link = SimpleNamespace(host=HERE, stream=lambda command: channel)
+    context: Any = SimpleNamespace(links=SimpleNamespace(open=lambda host: link))
+    begun = time.process_time()
+    watch = RunFollower(context, RemoteRunDir(HERE, str(tmp_path), sys.executable))
+    try:
+        assert watch.read_frame(60.0) == run_control.OutputFrame(JOURNAL, b"x" * 500_000)
+        assert watch.read_frame(60.0) == run_control.OutputFrame(END, b"end")
+    finally:
+        watch.close()
+    assert time.process_time() - begun < 4.0
 
 
 def test_where_every_watcher_hangs_it_is_given_up(kept: Kept, context: Context) -> None:
