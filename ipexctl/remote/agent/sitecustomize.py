@@ -34,7 +34,7 @@ WORDS = 8000  # letters kept of a command line
 C10D = "torch.distributed.distributed_c10d"
 WORLDS = {  # modules by which processes meet or train → what `_ipexctl_worlds.Worlds` does with them
     "torch.optim.optimizer": "hook_optimizers", "torch.distributed.rpc": "hook_rpc", "mpi4py.MPI": "hook_mpi",
-    "horovod.common.basics": "hook_horovod",
+    "horovod.common.basics": "hook_horovod", "torch.nn.parallel.distributed": "hook_wrapper",
 }  # fmt: skip
 LIBRARY = rb"/lib(ccl|mpi|fabric|iomp5|omp|gomp)(-\w+)?\.so[.0-9]*$"
 

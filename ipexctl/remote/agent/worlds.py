@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+import weakref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ STORE = ("self", "host_name", "port", "world_size", "is_master", "timeout", "wai
 OPTIONS = (("launcher", "--launcher"), ("local-rank", "--local[-_]rank"))
 QUOTED = r"""["']%s["']"""
 IMPI = "/impi_torch/"
+BYPASSED = (
+    "the ranks do not average the gradients of %s: the script made optimizer steps and never called its "
+    "DistributedDataParallel, but the model inside (model.module, or what was wrapped); call the wrapper itself"
+)
 RUN = os.environ.get(names.RUN_ENV, "")  # also TORCHELASTIC_RUN_ID, but for ranks of another torchrun
 HOOKS = ("/_ipexctl_", "/sitecustomize.py")
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3.", *HOOKS)
@@ -55,6 +60,8 @@ class Worlds:
         self.lonely: "Any" = []  # causes: worlds of one process
         self.barriers = 0
         self.steps = 0
+        self.own_steps: "Any" = {}  # of each optimizer, by its identity
+        self.wrapped: "Any" = weakref.WeakSet()  # instances of DistributedDataParallel
         self.handle: "Any" = None
         atexit.register(self.end)
 
@@ -194,12 +201,33 @@ class Worlds:
         """torch has hooks of all optimizers from 2.0 on (pytorch/pytorch#89176); before, only the end tells."""
         self.handle = module.register_optimizer_step_post_hook(self.count_step)
 
-    def count_step(self, *_: "Any") -> None:
+    @quietly
+    def hook_wrapper(self, module: "Any") -> None:
+        names.call_around(module.DistributedDataParallel, "__init__", after=lambda args, _: self.wrapped.add(args[0]))
+
+    def count_step(self, optimizer: "Any", *_: "Any") -> None:
         """An optimizer has made a step."""
         self.steps += 1
+        own = self.own_steps[id(optimizer)] = self.own_steps.get(id(optimizer), 0) + 1
         if self.steps == STEPS:
             self.judge(STEPS)
+        if own == STEPS:
+            self.note_bypassed(optimizer)
             self.remove_step_hook()
+
+    @quietly
+    def note_bypassed(self, optimizer: "Any") -> None:
+        """Names a model that this optimizer trains and whose wrapper, which averages its gradients, is never called."""
+        own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        for wrapper in list(self.wrapped):
+            group, called = wrapper.process_group, wrapper._lazy_init_ran or wrapper._use_python_reducer
+            if (
+                not called
+                and group.size() > 1
+                and group.rank() == 0
+                and own.intersection(map(id, wrapper.parameters()))
+            ):
+                self.write("bypassed", names.NOTE, text=BYPASSED % type(wrapper.module).__name__)
 
     @quietly
     def remove_step_hook(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 from ipexctl.act import agent
 from ipexctl.decide.diagnosis.worlds import describe_rendezvous, describe_worlds, find_hopeless_rendezvous
 from ipexctl.protocol import hooks, journal, rank_records
-from ipexctl.protocol.rank_records import RankAlone, RankRendezvous, RankWorld
+from ipexctl.protocol.rank_records import RankAlone, RankNote, RankRendezvous, RankWorld
 from tests.stub_torch import MPI, write_packages
 from tests.tables import read_table
 
@@ -41,7 +41,7 @@ def run(place: Path, script: str, *words: str, files: Mapping[str, str] = {}, **
     for path in sorted((place / "run/ranks").glob(f"1.*{hooks.RECORD}")):
         if path.name.split(".")[1] not in hooks.STAGES:
             record = rank_records.KINDS.from_object(json.loads(path.read_text()))
-            assert isinstance(record, RankWorld | RankAlone | RankRendezvous)
+            assert isinstance(record, RankWorld | RankAlone | RankRendezvous | RankNote)
             reported.append(record._replace(at=0.0))
     return reported
 
@@ -132,6 +132,45 @@ def test_a_script_that_waits_for_local_rank_is_named_with_its_line(tmp_path: Pat
     assert run(tmp_path / "given", script, "--local_rank=1") == [alone(0)]
     script += 'p.add_argument("--launcher", default="none")\n'
     assert run(tmp_path / "l", script) == [alone(0, ("launcher", f"{tmp_path}/l/train.py:4", ""))]
+
+
+WRAPPER = """
+class Group:
+    size, rank = (lambda self: 4), (lambda self: 0)
+class DistributedDataParallel:
+    process_group, _lazy_init_ran, _use_python_reducer = Group(), False, False
+    def __init__(self, module): self.module = module
+    def parameters(self): return self.module
+    def __call__(self): self._lazy_init_ran = True
+"""
+STEPS = """
+import torch
+from torch.nn.parallel.distributed import DistributedDataParallel
+class Net(list): pass
+torch.distributed.init_process_group("gloo"); torch.distributed.all_reduce()
+called, bypassed, frozen = map(DistributedDataParallel, ([object()], Net([object()]), [object()]))
+def make_optimizer(*models):
+    optimizer = torch.optim.Optimizer()
+    optimizer.param_groups = [{"params": model.module} for model in models]
+    return optimizer
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "named"),
+    [
+        ("optimizer = make_optimizer(called, bypassed)\nfor _ in range(3): called(); optimizer.step()", True),
+        ("optimizer = make_optimizer(called, bypassed)\nfor _ in range(2): called(); optimizer.step()", False),
+        ("optimizer = make_optimizer(called)\nfor _ in range(4): called(); optimizer.step()", False),
+        # as many optimizers as parts of the model, each after its own first backward
+        ("for each in [make_optimizer(bypassed) for _ in range(4)]: each.step()", False),
+    ],
+)
+def test_a_model_whose_wrapper_is_never_called_is_named(tmp_path: Path, steps: str, named: bool) -> None:
+    """Its gradients were averaged by nobody, and the run ended well without a word: the wrapper had sent parameters."""
+    files = {"torch/nn/__init__": "", "torch/nn/parallel/__init__": "", "torch/nn/parallel/distributed": WRAPPER}
+    notes = [each for each in run(tmp_path, STEPS + steps, files=files) if isinstance(each, RankNote)]
+    assert [("gradients of Net:" in note.text, note.info) for note in notes] == [(True, False)] * named
 
 
 def test_one_rank_and_instances_are_left_alone(tmp_path: Path) -> None:
