@@ -336,8 +336,11 @@ class _Parser:
                         continue  # that is an error already
                 if fault["type"] == "string_too_short" and fault["loc"][-1] in _NEVER_EMPTY:
                     continue  # so is that
-                reason = f"{path} {describe_error(fault)}"
-                self.problems.add(wrong.origin, reason, value=None if fault["type"] == "missing" else text)
+                hint = None
+                if fault["type"] == "tuple_type" and isinstance(wrong, Scalar):
+                    hint = _write_list(fault["loc"][-1], wrong.text)
+                found = None if fault["type"] == "missing" else text
+                self.problems.add(wrong.origin, f"{path} {describe_error(fault)}", value=found, hint=hint)
             return None
         return read if len(self.problems) == before else None
 
@@ -468,6 +471,16 @@ def _find_node(node: Node, path: Sequence[int | str]) -> Node:
             return node
         node = inner
     return node
+
+
+def _write_list(key: object, text: str) -> str | None:
+    """Returns the key with a list of the words of a text; None where quotes, or their number, leave them in doubt."""
+    import yaml
+
+    words = [word.rstrip(",") for word in text.split()]
+    if not words or len(text) > 200 or set(text) & set("'\"\\"):
+        return None
+    return f"{key}: {yaml.safe_dump(words, default_flow_style=True, width=1000).strip()}"
 
 
 def _to_plain(node: Node) -> Any:

@@ -144,6 +144,14 @@ steps:
 """
 
 
+def test_a_text_in_the_place_of_a_list_is_written_as_one_in_the_hint() -> None:
+    texts = ("a==1 b", "a, b", "3", 'x "y"')
+    hints = {text: refusal(f"steps:\n- install:\n    with: {text}\n").hint for text in texts}
+    assert hints == {
+        "a==1 b": "with: [a==1, b]", "a, b": "with: [a, b]", "3": "with: ['3']", 'x "y"': None,
+    }  # fmt: skip
+
+
 @pytest.mark.fault("A9")
 def test_everything_wrong_is_reported_at_once_with_its_place() -> None:
     error = refusal(BAD)
