@@ -321,7 +321,7 @@ class HostOptions:
     def get_paths(self, name: str) -> tuple[str, ...]:
         """The words of an option that names files, their tokens and ``${VARIABLES}`` replaced. Raises `UsageError`."""
         options = self._options.get(name, ())
-        tokens = self._build_needed_tokens(options)
+        tokens = self._build_tokens()
         words = (
             (_expand_tokens(word, tokens, each.place, os.environ), each) for each in options for word in each.words
         )
@@ -342,13 +342,9 @@ class HostOptions:
     def get_proxy(self, name: str) -> tuple[str, ...]:
         """ProxyCommand or ProxyJump, their tokens replaced; () for "none". Raises `UsageError`."""
         options = self._options.get(name, ())
-        tokens = {token: text for token, text in self._build_needed_tokens(options).items() if token in "hknpr"}
+        tokens = {token: text for token, text in self._build_tokens().items() if token in "hknpr"}
         words = (_expand_tokens(word, tokens, option.place) for option in options for word in option.words)
         return tuple(word for word in words if word != "none")
-
-    def _build_needed_tokens(self, options: Iterable[_Option]) -> Mapping[str, str]:
-        """None where no word has a percent sign, as most: they take longer than all else that is asked of a host."""
-        return self._build_tokens() if any("%" in word for option in options for word in option.words) else {}
 
     def _build_tokens(self) -> Mapping[str, str]:
         local, port = socket.gethostname(), self.get_word("port", "22")

@@ -5,7 +5,6 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -14,22 +13,6 @@ from ipexctl.act.threads import start_thread
 from ipexctl.model.errors import ConnectError
 
 LOST_AFTER = 30  # seconds without any reply from a host, after which it is lost
-
-
-class EagerSocket(socket.socket):
-    """Acknowledges at once what it receives, as long as it is ``eager``. Before its first session sshd leaves Nagle's
-    algorithm on (RFC 896): it keeps a packet back while an earlier one is not acknowledged, as the host keys that it
-    tells of and the answer to the first channel. A kernel that has nothing to send puts an acknowledgement off (RFC
-    1122, 4.2.3.2), Linux for 40 ms, which each connection then took longer."""
-
-    eager = True
-
-    def recv(self, *args: Any) -> bytes:
-        data = super().recv(*args)
-        if self.eager and hasattr(socket, "TCP_QUICKACK"):
-            with suppress(OSError):  # shut down meanwhile: the next read tells
-                self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # holds until the kernel changes it
-        return data
 
 
 def open_tcp(settings: Settings, deadline: float, limit: float, on_socket: Callable[[Any], None]) -> socket.socket:
@@ -41,7 +24,7 @@ def open_tcp(settings: Settings, deadline: float, limit: float, on_socket: Calla
         left = deadline - time.monotonic()
         if left <= 0:
             break
-        sock = EagerSocket(family, socket.SOCK_STREAM)
+        sock = socket.socket(family, socket.SOCK_STREAM)
         on_socket(sock)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -77,9 +60,7 @@ def _enable_keepalive(sock: socket.socket) -> None:
 
 def _resolve_addresses(settings: Settings, deadline: float) -> list[tuple[int, Any]]:
     """Addresses of a host. The resolver takes no deadline, so a late one is left behind in its thread."""
-    # Bytes are looked up as they are; for a text Python would first load all rules of international names.
-    name = settings.address.encode() if settings.address.isascii() else settings.address
-    answer = start_thread(partial(socket.getaddrinfo, name, settings.port, type=socket.SOCK_STREAM))
+    answer = start_thread(partial(socket.getaddrinfo, settings.address, settings.port, type=socket.SOCK_STREAM))
     if not wait([answer], max(1.0, deadline - time.monotonic())).done:
         raise ConnectError("dns", f"the name {settings.address} was not resolved in time")
     try:

@@ -12,7 +12,7 @@ import paramiko
 
 from ipexctl.act.ssh.hostkeys import matches_patterns
 from ipexctl.act.ssh.paramiko_internals import QuietTransport
-from ipexctl.act.ssh.tcp import LOST_AFTER, EagerSocket
+from ipexctl.act.ssh.tcp import LOST_AFTER
 from ipexctl.model.errors import ConnectError as ConnectError
 from ipexctl.model.text import printable
 
@@ -107,7 +107,6 @@ class Transport(QuietTransport):
         super().__init__(sock, _WINDOW_SIZE)
         self.set_log_channel("ipexctl.ssh")
         self._unanswered = 0
-        self._eager_socket = sock if isinstance(sock, EagerSocket) else None
 
     def set_algorithms(self, known_key_types: Sequence[str], wishes: Iterable[tuple[str, str]] = ()) -> None:
         """Sets the algorithms, by ``wishes`` of ssh_config also weak ones. The host is asked to show a key of a type
@@ -134,12 +133,6 @@ class Transport(QuietTransport):
                 place = f"in ~/.ssh/config below Host {printable(name)}"
                 return ConnectError("algorithms", what, f"to allow it, {place}: {keyword} +{printable(offered[0])}")
         return ConnectError("algorithms", f"no common algorithm: {printable(str(error), 100)}")
-
-    def open_session(self, *args: Any, **kwargs: Any) -> paramiko.Channel:
-        session = super().open_session(*args, **kwargs)
-        if self._eager_socket is not None:
-            self._eager_socket.eager = False  # from now on sshd keeps nothing back
-        return session
 
     def start_keepalive(self) -> None:
         """From now on a host that does not answer for `LOST_AFTER` seconds is disconnected."""

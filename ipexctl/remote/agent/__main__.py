@@ -1,6 +1,5 @@
 """``python agent.pyz ROLE RUNDIR …``: one file on a host, several roles."""
 
-import gc
 import os
 import sys
 from importlib import import_module
@@ -20,10 +19,7 @@ def main(argv: "List[str]") -> int:
         sys.stderr.write("unknown role %r\n" % argv[1])
         return 2
     module, function = PROGRAMS[argv[1]]
-    gc.disable()  # what modules are made of stays: looking for what does not takes a tenth of the start
     program = import_module("ipexctl.remote.agent." + module)
-    gc.freeze()
-    gc.enable()
     try:
         status: int = getattr(program, function)(argv[2:])
     except FileNotFoundError:
