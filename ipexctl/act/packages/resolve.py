@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from packaging.pylock import Package, Pylock, PylockValidationError
@@ -112,6 +112,7 @@ def find_uv_for_hosts(
 
 _LOCK_SIZE_LIMIT = 1 << 24  # bytes
 _UV_SIZE_LIMIT, _UV_MEMORY_LIMIT = 1 << 28, 1 << 31  # bytes of its file, and of what it may hold in memory
+_UV_LOG_LIMIT, _BUILD_LOG_LIMIT = 1 << 18, 1 << 22  # bytes of the end of what it, or a build, prints
 _UV_DISK_LIMIT = 1 << 35  # bytes that it may write, or half of the room: it unpacks a wheel without a hash on the index
 _MANYLINUX = (*range(40, 30, -1), 28, 17)  # the minor versions of glibc 2 that uv knows
 
@@ -240,12 +241,16 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
             for name in unfinished:
                 shutil.rmtree(cache / name, ignore_errors=True)
         out.seek(0)
-        log.seek(max(0, os.fstat(log.fileno()).st_size - (256 << 10)))
-        lines = log.read().decode("utf-8", "replace").splitlines()
+        lines = _read_tail(log, _UV_LOG_LIMIT).splitlines()
         # The log's own lines come first; its last words begin with "error:" or, without a solution, with a cross.
         final = [n for n, line in enumerate(lines) if line.startswith("error:") or line.lstrip().startswith("×")]
         errors = "\n".join(lines[final[0] :] if final else lines[-5:])
         return child.returncode, out.read().decode("utf-8", "replace"), errors
+
+
+def _read_tail(log: BinaryIO, size: int) -> str:
+    log.seek(max(0, os.fstat(log.fileno()).st_size - size))
+    return log.read(size).decode("utf-8", "replace")
 
 
 def _measure_process(pid: int) -> tuple[int, int, int]:
@@ -368,12 +373,14 @@ def build_wheel(tool: Tool, project: Path, cache: Path, sources: Sources) -> Pat
     with tempfile.TemporaryDirectory() as folder:
         argv = [tool.path, "build", "--wheel", "--out-dir", folder, "--python", sys.executable, "--no-python-downloads"]
         argv += [*(["--no-index"] if sources.no_index else []), "--", str(project)]
-        done = subprocess.run(
-            argv, env=env, cwd=os.sep, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
+        with tempfile.TemporaryFile() as log:
+            done = subprocess.run(
+                argv, env=env, cwd=os.sep, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+            output = _read_tail(log, _BUILD_LOG_LIMIT)
         wheels = [*Path(folder).glob("*.whl")]
         if done.returncode or len(wheels) != 1:
-            lines = choose_build_errors(read_uv_errors(done.stdout.decode("utf-8", "replace")))
+            lines = choose_build_errors(read_uv_errors(output))
             what = f"the wheel of {printable(str(project), 200)} could not be built: exit code {done.returncode}"
             raise UsageError(what, reasons=[printable(line, 300) for line in lines], exit=Exit.STEP, code="build")
         path = cache / "built" / hash_file(wheels[0])[:16] / wheels[0].name

@@ -4,6 +4,7 @@ import io
 import os
 import sys
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +16,14 @@ import pytest
 
 from ipexctl.act.context import Context, Limits
 from ipexctl.act.packages.download import hash_wheel, read_unpacked_size
-from ipexctl.act.packages.resolve import WheelTarget, choose_build_errors, find_uv, parse_pylock, resolve_wheels
+from ipexctl.act.packages.resolve import (
+    WheelTarget,
+    build_wheel,
+    choose_build_errors,
+    find_uv,
+    parse_pylock,
+    resolve_wheels,
+)
 from ipexctl.act.packages.sources import Sources, find_pip_files, read_pip_settings
 from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.errors import Exit, UsageError
@@ -35,6 +43,20 @@ from tests import wheels
 from tests.fakes import FakeOpener
 from tests.tables import read_table
 from tests.unit.test_read_record import MARKER
+
+
+def test_what_a_build_prints_takes_little_memory(tmp_path: Path) -> None:
+    program = tmp_path / "uv"
+    program.write_text("#!/bin/sh\nhead -c 50000000 /dev/zero | tr '\\0' x\necho; echo a.c:1: error: no\nexit 2\n")
+    program.chmod(0o700)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match="exit code 2") as caught:
+            build_wheel(replace(find_uv(), path=str(program)), tmp_path, tmp_path / "cache", Sources())
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+    assert caught.value.reasons[-1] == "a.c:1: error: no"
 
 
 def test_pips_files_and_variables_count_in_pips_own_order(tmp_path: Path) -> None:
