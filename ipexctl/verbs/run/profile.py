@@ -144,7 +144,8 @@ def make_profile(watcher: RunWatcher, saved: Path) -> Workflow[Profile]:
             summaries.append(files.summarise())
         except TraceError as error:
             missing.append(UnprofiledRank(files.rank, files.host, str(error)))
-    profile = merge.build_profile(watcher.running.run, summaries, missing, first, last)
+    built = merge.build_profile(watcher.running.run, summaries, missing, first, last)
+    profile: Profile = watcher.context.masker.mask_value(built)
     watcher.traces = find_traces(saved)
     try:
         save_profile(saved, profile)
@@ -160,6 +161,7 @@ def show_saved_profile(word: str, context: Context) -> Workflow[None]:
     runs = context.state / "runs"
     profiled = [path for path in list_saved_runs(runs) if has_profile(path)] if word == "last" else []
     directory = profiled[-1] if profiled else find_saved_run(runs, word, with_ranks=True)
+    context.masker.add_kept(directory)  # earlier versions saved it unmasked
     profile = read_profile(directory)
     yield Started("profile", profile.run, ())
     yield from finish_verb("profile", ProfileAnswer(profile, find_traces(directory)))

@@ -5,6 +5,8 @@ import json
 import tarfile
 from collections.abc import Generator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +18,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Event
 from ipexctl.store.masking import SECRETS, Masker, StreamMasker
+from ipexctl.verbs.run.profile import make_profile
 from tests.unit.show import streams
 
 SECRET = "q7Zk 93mv/Pd1"
@@ -107,6 +110,20 @@ def test_the_page_of_a_report_shows_what_the_rank_wrote_without_it(saved: Path, 
     text = (tmp_path / "page.html").read_text()
     assert "got *** as *** and" in text
     assert not find_secret(text)
+
+
+@pytest.mark.parametrize("declared", [[SECRET], []], ids=["now", "by an earlier version"])
+def test_no_profile_shows_it(saved: Path, declared: list[str]) -> None:
+    folder = saved / "profile/hosts/xeon01/profile"
+    folder.mkdir(parents=True)
+    (folder / "0.1.steps").write_text(json.dumps({"why": f"no trace of {SECRET}"}))
+    masker, running = Masker({}), SimpleNamespace(run="1031-k7", hosts=("xeon01",))
+    masker.add_secrets(declared)
+    watcher: Any = SimpleNamespace(profile="2:3", running=running, context=SimpleNamespace(masker=masker))
+    assert not [*make_profile(watcher, saved)]
+    assert find_secret((saved / "profile/profile.json").read_bytes()) == (not declared)
+    shown = CliRunner().invoke(app, ["profile"], env={"COLUMNS": "200"})
+    assert "no trace of ***" in shown.output
 
 
 @pytest.mark.parametrize("name", ["figures.csv", "figures.json"])
