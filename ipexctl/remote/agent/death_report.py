@@ -6,7 +6,7 @@ import signal
 from contextlib import suppress
 from typing import Any, Dict
 
-from ipexctl.protocol.hooks import ERROR, RANKS, STACKS
+from ipexctl.protocol.hooks import ERROR, RANKS, STACKS, THREAD_ERROR
 from ipexctl.protocol.rank_records import Memory, RankEnded
 from ipexctl.remote.agent import files, procs
 
@@ -86,20 +86,23 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
 
 def describe_good_end(directory: str, end: RankEnded, pid: int) -> RankEnded:
     """Returns the end of a rank whose script `pid` ended well with where that called ``sys.exit``, and with the
-    exception of another process of it that had met other ranks: a shell script, say, that looks at no status."""
-    exceptions = _read_uncaught_exceptions(os.path.join(directory, RANKS, "%d" % end.rank))
-    unheard = next((each for each in exceptions.values() if each.get("grouped") and "error" in each), {})
+    exception of another process of it that had met other ranks (a shell script, say, looks at no status), or of a task
+    of which nobody asked for the result."""
+    base = os.path.join(directory, RANKS, "%d" % end.rank)
+    exceptions = _read_uncaught_exceptions(base)
+    lost = [*exceptions.values(), *_read_uncaught_exceptions(base, THREAD_ERROR).values()]
+    unheard = next((each for each in lost if each.get("grouped") and "error" in each), {})
     error, trace = str(unheard.get("error", ""))[:ERROR_LIMIT], str(unheard.get("traceback", ""))[-TRACEBACK_LIMIT:]
     exit_line = str(exceptions.get(pid, {}).get("exit_line", ""))[:LINE_LIMIT]
     return end._replace(exit_line=exit_line, error=error, traceback=trace)
 
 
-def _read_uncaught_exceptions(base: str) -> "Dict[int, Dict[str, Any]]":
+def _read_uncaught_exceptions(base: str, ending: str = ERROR) -> "Dict[int, Dict[str, Any]]":
     """The rank's processes with an exception that nobody caught, the latest first: what sitecustomize kept of it."""
     import glob  # each wrapper would pay for it
 
     exceptions = {}
-    names = glob.glob(glob.escape(base) + ".*" + ERROR)
+    names = glob.glob(glob.escape(base) + ".*" + ending)
     with suppress(OSError):  # the oldest may go meanwhile
         names.sort(key=os.path.getmtime, reverse=True)
     for path in names:

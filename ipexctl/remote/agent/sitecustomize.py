@@ -72,6 +72,7 @@ def take_signals_in_thread(fd: int) -> None:
 class Hooks(names.ModuleHooks):
     def __init__(self, directory: str, rank: str) -> None:
         hooks = {"threading": self.hook_threads, "multiprocessing.process": self.hook_joins}
+        hooks["concurrent.futures._base"] = self.hook_futures
         super().__init__(dict(hooks, **{"torch.distributed": self.wrap_collectives, C10D: self.wrap_rendezvous}))
         self.base = os.path.join(directory, names.RANKS, rank)
         self.reached: "Any" = set()
@@ -127,7 +128,9 @@ class Hooks(names.ModuleHooks):
         if code is None or isinstance(code, int):
             end["status"] = int(code or 0) & 0xFF  # which may be a truth value; 256 is 0 to the system
         else:
-            end["error"] = str(code)[:2000]
+            is_message = isinstance(code, (str, BaseException))
+            given = "" if is_message else "sys.exit was given a value of the type %s: " % type(code).__name__
+            end["error"] = given + str(code)[:2000]
         if cause is not None and end["status"] not in (0, 2):
             self.record_error(names.ERROR, type(cause), cause, cause.__traceback__, **end)
         else:
@@ -179,6 +182,37 @@ class Hooks(names.ModuleHooks):
             before(args)
 
         module.excepthook = note
+
+    def hook_futures(self, module: "Any") -> None:
+        """An executor keeps the exception of a task for who asks for its result. Where nobody does, as for that of a
+        checkpoint that is written beside the training, it is lost with the task."""
+        import atexit
+        import weakref
+
+        failed: "Any" = weakref.WeakSet()
+        in_result, routine = module.Future.result.__code__, (StopIteration, module.CancelledError)
+
+        def note_asked(args: "Any", _: "Any") -> None:
+            args[0].ipexctl_asked = True
+
+        def note_lost(task: "Any") -> None:
+            error = task._exception
+            if not isinstance(error, Exception) or isinstance(error, routine) or hasattr(task, "ipexctl_asked"):
+                return
+            # Empty where it was only set, as by torch's pool of compilers when that is closed.
+            raised = [frame.f_code for frame, _ in __import__("traceback").walk_tb(error.__traceback__)]
+            if raised and in_result not in raised:
+                where = {"thread": "a task of an executor", "grouped": names.CONNECTED in self.reached}
+                self.record_error(names.THREAD_ERROR, type(error), error, error.__traceback__, **where)
+
+        def note_kept() -> None:
+            for task in list(failed):
+                note_lost(task)
+
+        names.call_around(module.Future, "set_exception", after=lambda args, _: failed.add(args[0]))
+        names.call_around(module.Future, "exception", note_asked)
+        module.Future.__del__ = names.quietly(note_lost)
+        atexit.register(names.quietly(note_kept))
 
     def hook_joins(self, module: "Any") -> None:
         """Whoever waits for what a killed process was to do waits for ever, as a ``Pool`` that has started another."""

@@ -136,12 +136,13 @@ def test_what_ends_a_script_that_had_asked_to_end_well_came_later(ranks: Path) -
     assert good_end(ranks, 2).exit_line == ""
 
 
+@pytest.mark.parametrize("ending", ["2.error", "1.thread"])
 @pytest.mark.parametrize(("grouped", "error"), [(True, "ValueError: no"), (False, "")])
 def test_a_rank_that_ended_well_has_the_exception_of_a_process_that_had_met_others(
-    ranks: Path, grouped: bool, error: str
+    ranks: Path, ending: str, grouped: bool, error: str
 ) -> None:
     """Of a helper that looked for something alone it has not."""
-    (ranks / "3.2.error").write_text(json.dumps({"error": "ValueError: no", "at": 41.5, "grouped": grouped}))
+    (ranks / f"3.{ending}").write_text(json.dumps({"error": "ValueError: no", "at": 41.5, "grouped": grouped}))
     end = good_end(ranks, 1)
     assert (end.status, end.error) == (0, error)
 

@@ -140,6 +140,35 @@ def test_the_error_of_a_groups_result_is_what_the_group_says(tmp_path: Path) -> 
     assert done.stderr.endswith(f"\n{record['error']}\n")
 
 
+TASKS = """
+import torch.distributed as dist
+from concurrent.futures import ThreadPoolExecutor
+dist.init_process_group()
+def save(): raise OSError("no room")
+with ThreadPoolExecutor(1) as pool:
+    task = pool.submit(save)
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "lost"),
+    [
+        ("", True),
+        ("del task", True),
+        ("task.exception()", False),
+        ("try: task.result()\nexcept OSError: pass", False),
+        ("task.exception(); pool = ThreadPoolExecutor(1); task = pool.submit(next, iter([])); pool.shutdown()", False),
+        ("task.exception(); task = type(task)(); task.set_exception(RuntimeError('closed'))", False),
+        ("task.add_done_callback(lambda task: task.exception())", False),
+    ],
+)
+def test_the_exception_of_a_task_whose_result_nobody_asks_for_is_kept(tmp_path: Path, then: str, lost: bool) -> None:
+    """A rank whose checkpoints were not written ended well without a word."""
+    assert run_with_hooks(tmp_path, TASKS + then).returncode == 0
+    reports = [json.loads(kept.read_text()) for kept in (tmp_path / "run/ranks").glob(f"3.*{hooks.THREAD_ERROR}")]
+    assert [(report["error"], report["grouped"]) for report in reports] == [("OSError: no room", True)] * lost
+
+
 @pytest.mark.parametrize(("code", "status", "error"), read_table("hooks/exits"))
 def test_an_exit_is_kept_with_its_line_and_what_the_script_handled(
     tmp_path: Path, code: str, status: int, error: str | None
@@ -150,6 +179,14 @@ def test_an_exit_is_kept_with_its_line_and_what_the_script_handled(
     assert (record["status"], record.get("error")) == (status, error)
     assert record["exit_line"] == f"{tmp_path}/rank.py:8"
     assert ("distributed_c10d.py" in record.get("traceback", "")) == bool(status)
+
+
+@pytest.mark.parametrize(("value", "given"), [("[0.91]", "a value of the type list: [0.91]"), ("OSError('no')", "")])
+def test_a_result_that_is_given_to_exit_is_kept_with_its_type(tmp_path: Path, value: str, given: str) -> None:
+    """Python prints it and ends with 1: a run that had done its work failed, with nothing but that result."""
+    assert run_with_hooks(tmp_path, f"import sys\nsys.exit({value})", leads=True).returncode == 1
+    record = json.loads(next((tmp_path / "run/ranks").glob("3.*.error")).read_text())
+    assert record["error"] == (f"sys.exit was given {given}" if given else "no")
 
 
 @pytest.mark.parametrize("name", ["exit", "quit"])
