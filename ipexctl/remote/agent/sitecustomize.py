@@ -23,8 +23,9 @@ COLLECTIVES = (  # the first of them is the first that DistributedDataParallel d
     "batch_isend_irecv",
 )  # fmt: skip
 
-# what Python and torch write of a full disk
+# what Python and torch write of a full disk; torch the same of any file that it cannot write
 DISK_FULL = ("No space left", "Disk quota exceeded", "iostream error", "unexpected pos")
+LEAST_ROOM = 1 << 20  # free bytes of a disk that is not full
 LOST_WORKER = "RuntimeError: DataLoader worker "  # torch/utils/data/dataloader.py
 OF_LOST = ("BrokenProcessPool", "EOFError", "ConnectionResetError", "BrokenPipeError", "Empty")  # of queues, too
 OF_RESULT = "Cannot extract tensors from value: "
@@ -383,11 +384,14 @@ def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
         text += wrote.decode("utf-8", "replace") if isinstance(wrote, bytes) else str(wrote)
     if isinstance(error, (ImportError, OSError)) and not os.path.exists(sys.prefix):
         text += "the environment %s is gone\n" % sys.prefix
+    room = find_tightest_directory(error, trace) if any(words in text for words in DISK_FULL) else None
+    if room and room[1] >= LEAST_ROOM and any(words in text for words in DISK_FULL[2:]):
+        text += describe_file_limit()
     report: "Any" = {"error": cut(last, 2000), "traceback": cut(text, 20000), "at": time.time()}
     with open("/proc/self/cmdline", "rb") as cmdline:
         report["argv"] = format_command(os.fsdecode(cmdline.read()).split("\0")[:-1])
-    if any(words in text for words in DISK_FULL):
-        report["room"] = find_tightest_directory(error, trace)
+    if room:
+        report["room"] = room
     if kind.__name__ == "CalledProcessError":
         report["of"] = format_command(error.cmd)
     elif kind.__name__ == "ChildFailedError":  # torchrun's, whose child has its own
@@ -399,6 +403,14 @@ def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
     }.intersection(OF_LOST):
         report["lost"] = True
     return report
+
+
+def describe_file_limit() -> str:
+    """Returns what a file that has reached the limit of the account fails with; "" where there is no limit."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return "" if limit == resource.RLIM_INFINITY else "File too large: files may have %d bytes\n" % limit
 
 
 def shorten_message(error: "Any") -> None:

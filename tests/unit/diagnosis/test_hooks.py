@@ -121,6 +121,19 @@ def test_of_a_deep_recursion_as_many_calls_are_read_as_python_prints(tmp_path: P
     assert "[Previous line repeated 997 more times]" in json.loads(report.read_text())["traceback"]
 
 
+def test_a_file_that_may_not_grow_is_no_full_disk(tmp_path: Path) -> None:
+    """torch has the same words for both."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+    raises = "raise RuntimeError('[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598')\n"
+    for place, script, ending in (
+        ("a", limit + raises, "\nFile too large: files may have 1048576 bytes\n"),
+        ("b", raises, "598\n"),
+    ):
+        run_with_hooks(tmp_path / place, script)
+        record = json.loads(next((tmp_path / place / "run/ranks").glob("3.*.error")).read_text())
+        assert record["traceback"].endswith(ending)
+
+
 def test_what_a_queue_of_another_process_cannot_pickle_is_kept(tmp_path: Path) -> None:
     """Its thread writes a traceback and goes on; who waits for the object, as for a batch, waited for nothing known."""
     work = "def work():\n    queue.put(lambda: 0)\n    queue.close()\n    queue.join_thread()\n"
