@@ -13,6 +13,7 @@ import pytest
 from ipexctl.decide.diagnosis.evidence import collect_evidence
 from ipexctl.decide.diagnosis.known_errors import KnownError, make_diagnosis, match_evidence
 from ipexctl.decide.run.circumstances import CIRCUMSTANCES
+from ipexctl.model.errors import Hint, complete_hint
 from ipexctl.model.reports import Diagnosis, RankOutcome
 from ipexctl.verbs.common.known_errors import read_known_errors
 from tests.tables import read_table
@@ -49,6 +50,16 @@ def test_each_entry_is_what_each_of_its_messages_is_taken_for(known: KnownError,
     assert known.signal or result.evidence
     assert result.evidence in message
     assert not re.search(r"\{(?!(?:run|script|workdir)\})", result.title + result.why + result.fix + result.command)
+
+
+@pytest.mark.parametrize(("message", "letter"), [("File size limit exceeded", "f"), ("CPU time limit exceeded", "t")])
+def test_a_command_of_the_hosts_shell_is_one_word_and_gets_the_hosts_of_the_run(message: str, letter: str) -> None:
+    """No host has a program ulimit, and its -f was taken for a hostfile."""
+    diagnosis = diagnose(message)
+    assert diagnosis is not None
+    command = complete_hint(diagnosis.command, ("--hosts", "node[0-1]"))
+    assert isinstance(command, Hint)
+    assert [*command.words] == ["exec", "--hosts", "node[0-1]", f"ulimit -{letter}"]
 
 
 @pytest.mark.parametrize("known", ERRORS, ids=lambda known: known.code)
