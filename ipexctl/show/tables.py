@@ -2,8 +2,9 @@
 their own; and the plan of a run, which has a table in it."""
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 
 from rich.cells import set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -65,7 +66,9 @@ class FittedTable:
         parts: list[Part] = []
         for name, width in widths.items():
             parts += [(cells[name], styles.get(name, "")), " " * (width + 2 - phrases.count_cells(cells[name]))]
-        return Line(text(*parts[:-1]), whole=True)
+        line = text(*parts[:-1])
+        line.rstrip()
+        return Line(line, whole=True)
 
     def _get_widths(self, rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> dict[str, int]:
         return {name: max(map(phrases.count_cells, (name, *(row[name] for row in rows)))) for name in names}
@@ -78,20 +81,12 @@ class FittedTable:
         return sum(widths.values()) + 2 * len(widths) - 2
 
 
-def draw_text_table(width: int, lines: Sequence[str], least: Sequence[str]) -> Iterator[RenderableType]:
-    """Draws a table that is text already, its cells two blanks apart. ``least`` are columns that give way on a narrow
-    screen, the first of them first."""
-    cells = [re.split(" {2,}", line) for line in lines]  # no cell but the last is empty
-    rows = [[*row, *[""] * (len(cells[0]) + 1 - len(row))] for row in cells]
-    for name in ("", *least):  # at first as they are
-        columns = [index for index, head in enumerate(rows[0]) if not name or head != name]
-        rows = [[row[index] for index in columns] for row in rows]
-        widths = [max(map(phrases.count_cells, column)) for column in zip(*rows, strict=True)]
-        if sum(widths) + 2 * len(widths) - 2 <= width:
-            break
-    for row in rows:
-        padded = (f"{cell:<{size}}" for cell, size in zip(row, widths, strict=True))
-        yield Line(text("  ".join(padded).rstrip()), whole=True)
+def read_text_table(lines: Sequence[str], least: Sequence[str]) -> FittedTable:
+    """Returns a table that is text already, its cells two blanks apart; only the last one, which has no name, may be
+    empty. ``least`` are columns that give way on a narrow screen, the first of them first."""
+    names, *rows = (re.split(" {2,}", line) for line in lines)
+    cells = (dict(zip_longest([*names, ""], row, fillvalue="")) for row in rows)
+    return FittedTable([FittedRow(row, {}, {}) for row in cells], least, "", sys.maxsize)
 
 
 def format_any_answer(value: JsonObject) -> list[RenderableType]:
@@ -185,7 +180,7 @@ def format_launch_plan(plan: str) -> list[RenderableType]:
             table.append(line)
             continue
         if table:
-            items.append(AtWidth(draw_text_table, table, _LEAST_OF_RANKS))
+            items.append(read_text_table(table, _LEAST_OF_RANKS))
         table = []
         inside = line.startswith("  ")
         items.append(AtWidth(_draw_setting, line) if _REASON in line else Line(text(line), 2, whole=inside))

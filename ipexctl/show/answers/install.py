@@ -5,8 +5,8 @@ from rich.console import RenderableType
 from ipexctl.model.answers.install import ImportCheck, InstallAnswer, StacksAnswer, VerifyAnswer, WheelsAnswer
 from ipexctl.model.text import format_size, group_pairs, pluralize
 from ipexctl.show import phrases, typeset
-from ipexctl.show.tables import draw_text_table
-from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, AtWidth, Line, labelled, outcome, split_harmless_lines, text
+from ipexctl.show.tables import read_text_table
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, Line, labelled, outcome, split_harmless_lines, text
 
 _DROP = ("MPI", "oneccl", "CPU")  # columns of the version table, in the order in which they give way
 
@@ -24,7 +24,7 @@ def format_answer(value: InstallAnswer | VerifyAnswer | StacksAnswer | WheelsAns
             return [outcome(True, *parts)] if value.next else []
         case StacksAnswer():
             table, _, notes = value.text.partition("\n\n")
-            items: list[RenderableType] = [AtWidth(draw_text_table, split_harmless_lines(table), _DROP)]
+            items: list[RenderableType] = [read_text_table(split_harmless_lines(table), _DROP)]
             return [*items, "", *typeset.format_plan(notes)] if notes else items
 
 
