@@ -214,25 +214,19 @@ def _warn_about_mode(path: Path, mode: int, shown: str) -> tuple[str, ...]:
 def read_script(path: Path, *directories: Path) -> tuple[str, set[str]]:
     """A script's text, and the names of what lies beside it or in ``directories`` and could be a module; empty if it
     cannot be read."""
-    try:
-        names = {file.name.partition(".")[0] for folder in (path.parent, *directories) for file in folder.iterdir()}
-        return _read_script(path), names
-    except OSError:
-        return "", set()
+    names = set[str]()
+    for folder in (path.parent, *directories):
+        with suppress(OSError):
+            names |= {file.name.partition(".")[0] for file in folder.iterdir()}
+    return read_script_text(path), names
 
 
 def read_script_text(path: Path) -> str:
-    """The text alone: what lies beside it may be much."""
-    try:
-        return _read_script(path)
-    except OSError:
-        return ""
-
-
-def _read_script(path: Path) -> str:
-    """As far as it is no longer than a file that a person writes. Raises `OSError`."""
-    data, _ = read_limited(path, LIMIT)
-    return data.decode("utf-8-sig", "replace") if isinstance(data, bytes) else ""
+    """As far as it is no longer than a file that a person writes; "" if it cannot be read."""
+    with suppress(OSError):
+        data, _ = read_limited(path, LIMIT)
+        return data.decode("utf-8-sig", "replace") if isinstance(data, bytes) else ""
+    return ""
 
 
 def find_modules(name: str, directories: Iterable[Path]) -> Iterator[tuple[Path, str]]:

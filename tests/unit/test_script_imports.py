@@ -141,7 +141,7 @@ def test_what_lies_beside_a_script_is_its_own(tmp_path: Path) -> None:
     (tmp_path / "c.cpython-311-x86_64-linux-gnu.so").touch()
     text, beside = read_script(tmp_path / "train.py")
     assert doubtful(text, *beside) == {"d": 1}
-    assert read_script(tmp_path / "gone.py") == ("", set())
+    assert read_script(tmp_path / "gone.py")[0] == ""
 
 
 def test_a_module_of_the_project_is_its_own_and_one_of_the_current_directory_is_no_package(tmp_path: Path) -> None:
