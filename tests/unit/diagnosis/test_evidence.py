@@ -52,6 +52,10 @@ def name_error(rank: RankOutcome) -> str | None:
         *((RAISED.format(f"RuntimeError: DataLoader worker (pid 7) is killed by signal: {signal}. \n") + CAUSE
            + RAISED.format("RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly\n"), code)
           for signal, code in (("Killed", "sigkill"), ("Bus error", "shm"), ("Aborted", "dataloader-ended"))),
+        (HANDLED.replace("ModuleNotFoundError: No module named 'wandb'",
+                         "OSError: libc10_cuda.so: cannot open shared object file: No such file or directory")
+         + CAUSE + RAISED.format("OSError: Could not load this library: /v/torchaudio/lib/_torchaudio.so\n"),
+         "cuda-library"),
         # what the code of the script says is not what was raised
         (RAISED.replace("main()", 'raise OSError("No space left on device")').format("ValueError: no\n"), None),
         ("  + Exception Group Traceback (most recent call last):\n"
