@@ -253,7 +253,9 @@ def _refuse_launcher(task: Run, word: str, line: str, args: tuple[str, ...]) -> 
     if not module and word not in engines and kind not in {"mpi", "slurm", "agent", "refused"}:
         return
     engine = engines.get(word if known is None else known[0].name)
-    words: tuple[str, ...] = args[begin:] or ("train.py",)
+    words = args[begin:]
+    if not words:  # no file of this machine: the launcher's own recipe, or a program
+        words = ("train.py",) if engine else ("--per-host", word, *args)
     if engine:
         words = ("--engine", engine, *words)
     launch = f"{line} {shlex.join(args)}"
@@ -263,7 +265,8 @@ def _refuse_launcher(task: Run, word: str, line: str, args: tuple[str, ...]) -> 
     if module:
         words = ("-m", module, *args[1:])
     what = f"{printable(word, 200)} starts ranks by itself, and here would be started once for each rank"
-    raise UsageError(what, hint=advise("run", *words, text="--per-host starts it once on each host, or:"))
+    text = "once on each host:" if words[0] == "--per-host" else "--per-host starts it once on each host, or:"
+    raise UsageError(what, hint=advise("run", *words, text=text))
 
 
 def _read_accelerate_config(task: Run, emit: str | None) -> AccelerateConfig | None:
