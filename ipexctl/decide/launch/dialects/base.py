@@ -79,21 +79,21 @@ class MpiDialect(ABC):
     def build_arguments(self, line: LaunchLine) -> tuple[str, ...]:
         """Returns the words that start all ranks, in rank order, without the program."""
 
-    @abstractmethod
     def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
         """Variables by which it finds its files below ``prefix`` (empty: the system's) and libfabric's providers."""
+        return {}
 
-    @abstractmethod
     def build_proxy_env(self, host: ProxyHost) -> dict[str, str]:
         """Variables of the launcher or its proxy on one host, apart from its paths."""
+        return {}
 
     @abstractmethod
     def build_port_env(self, ports: PortRange) -> PortEnv:
         """Variables that keep it and its library within these ports, beside libfabric's."""
 
-    @abstractmethod
     def build_interface_env(self, interface: str, rdma: bool) -> dict[str, str]:
         """Variables of ranks that name their host's interface, beside libfabric's. ``rdma``: all hosts have RDMA."""
+        return {}
 
     @abstractmethod
     def write_shell_options(self, interface: str, secrets: Sequence[str]) -> tuple[tuple[str, ...], ...]:

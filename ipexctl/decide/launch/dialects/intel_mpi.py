@@ -24,9 +24,6 @@ class _IntelMpi(base.MpiDialect):
     def build_port_env(self, ports: base.PortRange) -> base.PortEnv:
         return base.PortEnv({"I_MPI_PORT_RANGE": f"{ports.low}:{ports.last}"})
 
-    def build_interface_env(self, interface: str, rdma: bool) -> dict[str, str]:
-        return {}
-
     def write_shell_options(self, interface: str, secrets: Sequence[str]) -> tuple[tuple[str, ...], ...]:
         passed = ("-genvlist", ",".join(secrets)) if secrets else ("-genvnone",)
         return (("-bootstrap", "ssh"), ("-iface", interface), passed, ("-prepend-rank",))

@@ -15,12 +15,6 @@ class _Mpich(base.MpiDialect):
         hosts = ("-hosts", base.format_hosts(line.counts), "-n", base.count_ranks(line.counts))
         return (*words, "-disable-auto-cleanup", *hosts, *base.RANK)
 
-    def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
-        return {}
-
-    def build_proxy_env(self, host: base.ProxyHost) -> dict[str, str]:
-        return {}
-
     def build_port_env(self, ports: base.PortRange) -> base.PortEnv:
         ranks = {
             "UCX_TCP_PORT_RANGE": f"{ports.low + 2}-{ports.last}",

@@ -41,9 +41,6 @@ class _OpenMpi(base.MpiDialect):
     names_providers: bool = False
     settings_prefix: str  # of the run-time system's variables
 
-    def build_library_env(self, prefix: str, providers: str) -> dict[str, str]:
-        return {}
-
     def build_proxy_env(self, host: base.ProxyHost) -> dict[str, str]:
         # Its files are in the run's directory, none of them mapped (it may be NFS).
         env = {"TMPDIR": host.directory, "PMIX_MCA_gds": "hash"}
