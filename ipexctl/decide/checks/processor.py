@@ -6,6 +6,7 @@ from dataclasses import replace
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
 from ipexctl.decide.facts.cpu import find_numa_domains
 from ipexctl.decide.facts.isa import ARM_LEVELS, BELOW, find_isa_level, get_order, has_bf16
+from ipexctl.decide.launch.placement import find_usable_cores
 from ipexctl.decide.releases.env_health import format_limit
 from ipexctl.model.facts import Facts
 from ipexctl.model.text import format_cpus, format_size, pluralize
@@ -193,13 +194,5 @@ def _find_weak_hosts(cluster: Cluster) -> list[str]:
 
 def _count_numa_nodes_and_cores(fact: Facts) -> tuple[int, int] | None:
     """Nodes that can hold ranks, and cores that this login may use."""
-    allowed_cpus = set(fact.cpus_allowed or fact.cpus_online or ())
-    usable = allowed_cpus.intersection((fact.hybrid or {}).get("p_cpus", allowed_cpus))
-    cores = sum(not usable.isdisjoint(core.cpus) for core in fact.cores) or (fact.physical_cores or 0)
-    if not cores:
-        return None
-    if fact.cgroup_cpus is not None:
-        cores = max(1, min(cores, int(fact.cgroup_cpus)))
-    domains = find_numa_domains(fact.numa or ())
-    nodes = len({domain for cpu, domain in domains.items() if cpu in allowed_cpus})
-    return min(max(1, nodes), cores), cores
+    cores = find_usable_cores(fact)
+    return (cores.nodes, len(cores.cpus)) if cores.cpus else None

@@ -218,17 +218,20 @@ def test_one_weak_host_of_many_does_not_turn_the_advice_for_all(flags: frozenset
 
 def test_advice_says_what_holds_where_nothing_better_does() -> None:
     old = isa(frozenset({"avx"}), "below", "ivy_bridge_ep")
-    hosts = {"a": healthy(1, **old), "b": healthy(2, **old, physical_cores=4, cores=())}
+    hosts = {"a": healthy(1, **old), "b": healthy(2, **old, cores=tuple(Core((cpu,), 0, 0) for cpu in range(4)))}
     assert recommend_settings(cluster(hosts)) == (
         "plain torch in float32: IPEX needs AVX2",
         "hosts differ in cores or NUMA nodes: one rank per NUMA node of each is the default",
     )
 
 
-def test_advice_places_one_rank_on_each_numa_node_with_cpus_that_may_be_used() -> None:
+def test_advice_is_the_placement_of_a_run() -> None:
     nodes = (NumaNode(0, (0, 1, 2, 3)), NumaNode(1, (4, 5, 6, 7)), NumaNode(2, ()))
-    assert "--ppn 2" in recommend_settings(cluster({"a": healthy(1, numa=nodes)}))[-1]
-    assert "--ppn 1" in recommend_settings(cluster({"a": healthy(1, numa=nodes, cpus_allowed=(0, 1))}))[-1]
+    host = healthy(1, numa=nodes, cores=tuple(Core((cpu,), 0, cpu // 4) for cpu in range(8)))
+    assert "--ppn 2" in recommend_settings(cluster({"a": host}))[-1]
+    assert "--ppn 1" in recommend_settings(cluster({"a": replace(host, cpus_allowed=(0, 1))}))[-1]
+    # Without the nodes of its cores, a run places one rank.
+    assert "--ppn 1" in recommend_settings(cluster({"a": healthy(1, numa=nodes)}))[-1]
 
 
 @pytest.mark.parametrize(
