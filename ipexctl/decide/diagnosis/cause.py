@@ -120,9 +120,8 @@ def _explain(
     launcher: ErrorMatch | None,
 ) -> ErrorMatch | None:
     """Returns what the first failure is known as, by what the other ranks and the launcher show where it shows less."""
-    if first.is_symptom:
-        early = _match_early_ends(errors, first, ranks) or _match_absent_ranks(errors, first, ranks)
-        return early or _match_late_rank(errors, first, ranks) or first.match
+    if first.match is not None and first.is_symptom:
+        return _explain_symptom(errors, first.match, first.rank, ranks)
     if first.match is not None and first.code != _NO_OBJECT:
         return first.match
     matches = [each.match for each in others if each.match]
@@ -169,32 +168,24 @@ def _name_ended_rank(rank: RankOutcome) -> str:
     return f"rank {rank.rank} on {rank.host}" + (f" (sys.exit at {rank.exit_line})" if rank.exit_line else "")
 
 
-def _match_late_rank(errors: KnownErrors, first: _Judged, ranks: Sequence[RankOutcome]) -> ErrorMatch | None:
-    """Returns the entry for the one rank that did not fail where others waited until the time limit of their group."""
-    others = [f"rank {rank.rank}" for rank in ranks if rank.state not in ("failed", "ok")]
-    known = next((known for known in errors if known.code == _LATE_RANK), None)
-    if first.match is None or first.match.known.code != _LATE or len(others) != 1 or known is None:
-        return None
-    return replace(first.match, known=known, words={"who": others[0]})
-
-
-def _match_absent_ranks(errors: KnownErrors, first: _Judged, ranks: Sequence[RankOutcome]) -> ErrorMatch | None:
-    """Returns the entry for ranks that have not come to the rendezvous in which others waited until its time limit."""
-    absent = [rank for rank in ranks if rank.state not in ("failed", "ok") and rank.stage in _STAGES_BEFORE]
-    known = next((known for known in errors if known.code == _ABSENT), None)
-    codes = [_RENDEZVOUS, _ABSENT, *([_LATE] if first.rank.stage == hooks.RENDEZVOUS else [])]
-    if first.match is None or first.match.known.code not in codes or known is None:
-        return None
-    if not absent:
-        return replace(first.match, words={"absent": "another rank"}) if first.match.known == known else None
-    names = [f"rank {each.rank} on {each.host}{f' (at {each.line})' if each.line else ''}" for each in absent]
-    return replace(first.match, known=known, words={"absent": join_names(names, 3)})
-
-
-def _match_early_ends(errors: KnownErrors, first: _Judged, ranks: Sequence[RankOutcome]) -> ErrorMatch | None:
-    """Returns the entry for ranks that had ended well when others still waited for them."""
-    early = [rank for rank in ranks if rank.state == "ok" and rank.at <= first.rank.at + _END_DELAY]
-    known = next((known for known in errors if known.code == _ENDED_EARLY), None)
-    if not early or known is None or first.match is None:
-        return None
-    return replace(first.match, known=known, words={"who": join_names([*map(_name_ended_rank, early)], 3)})
+def _explain_symptom(
+    errors: KnownErrors, match: ErrorMatch, first: RankOutcome, ranks: Sequence[RankOutcome]
+) -> ErrorMatch:
+    """Returns the entry for ranks that did not fail, where they tell more than those that waited for them: that had
+    ended well by then; that have not come to the rendezvous until its time limit; the one that let others wait until
+    that of their group."""
+    known, code = {each.code: each for each in errors}, match.known.code
+    early = [rank for rank in ranks if rank.state == "ok" and rank.at <= first.at + _END_DELAY]
+    if early and _ENDED_EARLY in known:
+        who = join_names([*map(_name_ended_rank, early)], 3)
+        return replace(match, known=known[_ENDED_EARLY], words={"who": who})
+    others = [rank for rank in ranks if rank.state not in ("failed", "ok")]
+    absent = [rank for rank in others if rank.stage in _STAGES_BEFORE]
+    if absent and (code in (_RENDEZVOUS, _ABSENT) or (code == _LATE and first.stage == hooks.RENDEZVOUS)):
+        names = [f"rank {each.rank} on {each.host}{f' (at {each.line})' if each.line else ''}" for each in absent]
+        return replace(match, known=known[_ABSENT], words={"absent": join_names(names, 3)})
+    if code == _ABSENT:
+        return replace(match, words={"absent": "another rank"})
+    if code == _LATE and len(others) == 1:
+        return replace(match, known=known[_LATE_RANK], words={"who": f"rank {others[0].rank}"})
+    return match
