@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from ipexctl.model.answers import AnyAnswer, UnknownAnswer, find_answer_type, get_answer_kind
+from ipexctl.model.answers import AnyAnswer, UnknownAnswer, get_answer_kind, list_answer_types
 from ipexctl.model.events import Answer, Event, RunStarted, Stamped, Started
 from ipexctl.model.json_values import JsonObject, convert_json, to_json, to_json_items
 
@@ -170,7 +170,7 @@ def _decode_answer(record: JsonObject) -> AnyAnswer:
     value = record.get("value")
     if not isinstance(value, dict):
         raise DamagedRecordError("value is not an object")
-    kind = find_answer_type(str(record.get("kind")))
+    kind = list_answer_types().get(str(record.get("kind")))
     return _parse_values(kind, value) if kind else UnknownAnswer(value)
 
 

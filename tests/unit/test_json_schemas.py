@@ -12,8 +12,7 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
 from ipexctl.decide.parsing import parse_list, playbook
-from ipexctl.model import answers as model_answers
-from ipexctl.model.answers import KINDS, AnyAnswer, UnknownAnswer, find_answer_type, get_answer_kind, list_answer_types
+from ipexctl.model.answers import AnyAnswer, UnknownAnswer, get_answer_kind, list_answer_types
 from ipexctl.model.events import Answer, Event, Stamped
 from ipexctl.model.json_values import to_json
 from ipexctl.model.stack import StackRequest
@@ -57,16 +56,10 @@ def test_hosts_are_a_list_of_objects_with_their_names_in_every_document(kind: st
     assert all("host" in each["required"] for each in kinds)
 
 
-def test_each_kind_of_answer_is_in_the_module_that_the_table_names() -> None:
-    directory = Path(model_answers.__file__).parent
-    assert {path.stem for path in directory.glob("*.py")} - {"__init__"} == KINDS.keys()
-    assert {kind for kinds in KINDS.values() for kind in kinds} == list_answer_types().keys()
-    for kind, answer in list_answer_types().items():
-        assert find_answer_type(kind) is answer
-        assert answer.__module__.rpartition(".")[2] == next(name for name, kinds in KINDS.items() if kind in kinds)
+MODULES = {answer.__module__.rpartition(".")[2] for answer in list_answer_types().values()}
 
 
-@pytest.mark.parametrize("module", sorted(KINDS.keys() - {"plan", "hosts", "tools"}))
+@pytest.mark.parametrize("module", sorted(MODULES - {"plan", "hosts", "tools"}))
 def test_each_module_of_answers_has_one_of_screens(module: str) -> None:
     assert callable(import_module(f"ipexctl.show.answers.{module}").format_answer)
 

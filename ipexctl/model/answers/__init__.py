@@ -5,25 +5,11 @@ Their JSON is that of `json_values.to_json`. An answer that is ``dry`` changed n
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
+from pkgutil import iter_modules
 
 from ipexctl.model.json_values import JsonObject, JsonRecord
-
-KINDS: Mapping[str, tuple[str, ...]] = {
-    "doctor": ("doctor", "explain"),
-    "install": ("install", "verify", "uninstall", "wheels", "stacks", "stacks-why"),
-    "files": ("sync", "fetch"),
-    "run": ("run", "profile", "run-plan", "emit"),
-    "manage": ("ps", "rank-stacks", "stop", "reap"),
-    "saved": ("runs", "prune", "export", "support", "report", "compare"),
-    "play": ("play", "play-list", "command", "lint", "init"),
-    "examples": ("examples", "shown-example", "copied-example"),
-    "hosts": ("hosts", "usage", "lab"),
-    "tune": ("tune",),
-    "tools": ("accelerate", "migrate"),
-    "plan": ("dry-run",),
-}
-"""The modules of this package, and the kinds of the answers in them (`get_answer_kind`)."""
 
 
 class AnyAnswer(JsonRecord):
@@ -54,18 +40,9 @@ def get_answer_kind(cls: type) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__.removesuffix("Answer")).lower()
 
 
-def find_answer_type(kind: str) -> type[AnyAnswer] | None:
-    """Returns the type of the answers of this kind; None: this version has no such kind."""
-    module = next((module for module, kinds in KINDS.items() if kind in kinds), None)
-    return _list_types(module)[kind] if module else None
-
-
+@cache
 def list_answer_types() -> Mapping[str, type[AnyAnswer]]:
-    """Returns all kinds of answers and their types."""
-    return {kind: answer for module in KINDS for kind, answer in _list_types(module).items()}
-
-
-def _list_types(module: str) -> Mapping[str, type[AnyAnswer]]:
-    """Returns the answers of a module of this package, by their kinds."""
-    types = (each for each in vars(import_module(f"{__name__}.{module}")).values() if isinstance(each, type))
+    """Returns all kinds of answers and their types, which takes 30 ms: for who reads or describes any of them."""
+    modules = [import_module(f"{__name__}.{each.name}") for each in iter_modules(__path__)]
+    types = (each for module in modules for each in vars(module).values() if isinstance(each, type))
     return {get_answer_kind(each): each for each in types if issubclass(each, AnyAnswer) and each is not AnyAnswer}
