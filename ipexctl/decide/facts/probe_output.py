@@ -116,9 +116,9 @@ def _make_bundle_error(source: str, why: str) -> UsageError:
     return UsageError(f"{printable(source, 300)} is not a saved probe", reasons=[why], hint=hint)
 
 
-def parse_probe_answer(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = FRAME_LIMIT) -> ProbeOutput:
+def parse_probe_answer(answer: bytes, nonce: str, *, limit: float = 10.0) -> ProbeOutput:
     """Returns the bundle in an answer of ``remote/probe.sh``, which documents the format. Text outside of its frames is
-    ignored; what was killed at the time limit (``limit``, seconds), is longer than ``cap`` bytes or not text is kept
+    ignored; what was killed at the time limit (``limit``, seconds), is longer than `FRAME_LIMIT` or not text is kept
     as far as it goes and named in ``unread``."""
     questions, framed = _extract_questions(answer, nonce)
     files: dict[str, str] = {}
@@ -136,9 +136,9 @@ def parse_probe_answer(answer: bytes, nonce: str, *, limit: float = 10.0, cap: i
             kind, _, name = arguments.partition(" ")
         if word != "end" or not kind:
             continue
-        if why := _find_body_fault(body, cap):
+        if why := _find_body_fault(body):
             unread[name] = why
-        text = _decode_body(body, cap)
+        text = _decode_body(body)
         if kind == "grep":
             parts = (line.partition(":") for line in text.splitlines())  # a path without any text exists
             lines = group_pairs((path, content) for path, colon, content in parts if colon and path)
@@ -152,11 +152,11 @@ def parse_probe_answer(answer: bytes, nonce: str, *, limit: float = 10.0, cap: i
         kind = ""
     for question, answered in questions.items():
         body = b"".join(line + b"\n" for line in answered.lines)
-        commands[question] = _decode_body(body, cap)
+        commands[question] = _decode_body(body)
         cut = 141 in answered.statuses
         if answered.open or 137 in answered.statuses:
             unread[question] = f"timed out after {limit:g} s"
-        elif why := _find_body_fault(body, UNFRAMED_LIMIT if cut else cap, cut=cut):
+        elif why := _find_body_fault(body, cut=cut):
             unread[question] = why
     if kind:
         unread[name] = "the answer ends in the middle"
@@ -212,12 +212,12 @@ def _extract_questions(answer: bytes, nonce: str) -> tuple[dict[str, _Question],
     return questions, b"".join((*framed, answer[begun:]))
 
 
-def _decode_body(body: bytes, cap: int) -> str:
-    return body[:cap].decode("utf-8", "replace").replace("\x00", "�")
+def _decode_body(body: bytes) -> str:
+    return body[:FRAME_LIMIT].decode("utf-8", "replace").replace("\x00", "�")
 
 
-def _find_body_fault(body: bytes, cap: int, *, cut: bool = False) -> str:
+def _find_body_fault(body: bytes, *, cut: bool = False) -> str:
     start = ascii(body[:24].decode("latin-1"))
-    if cut or len(body) >= cap:
-        return f"malformed: longer than {cap >> 10} KiB: {start}"
+    if cut or len(body) >= FRAME_LIMIT:
+        return f"malformed: longer than {(UNFRAMED_LIMIT if cut else FRAME_LIMIT) >> 10} KiB: {start}"
     return f"malformed: not text: {start}" if b"\x00" in body else ""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.dialects import get_dialect
-from ipexctl.decide.profile.steps import format_profile_steps
+from ipexctl.decide.profile.steps import parse_profile_steps
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import Launch, Leading, NodePlan, RankPlacement
 from ipexctl.model.notifications import split_command
@@ -66,7 +66,7 @@ def build_run_specs(
     varying = _VARYING | ({"MASTER_ADDR": "head"} if len(leaders) > 1 else {})
     result = {}
     dialect = get_dialect(launch.dialect, launch.mpi_version)
-    profile = format_profile_steps(task.profile) if task.profile else ""
+    profile = "{}:{}".format(*parse_profile_steps(task.profile)) if task.profile else ""
     for node in launch.planned:
         env = {name: setting.value for name, setting in node.env.items()}
         venv = node.env.get("VIRTUAL_ENV")

@@ -8,7 +8,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.page import DoctorRecord
 from ipexctl.model.text import format_size
 
-_PACKAGES = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "accelerate", "transformers", "numpy")
+PACKAGES = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "accelerate", "transformers", "numpy")
 
 
 def _get_package(name: str, facts: Facts) -> str | None:
@@ -41,7 +41,7 @@ _COMPARED: Mapping[str, Callable[[Facts], object]] = {
     "open files": partial(_get_limit, "nofile"),
     "locked memory": partial(_get_limit, "memlock"),
     "Python": lambda facts: facts.installed.python if facts.installed else None,
-    **{name: partial(_get_package, name) for name in _PACKAGES},
+    **{name: partial(_get_package, name) for name in PACKAGES},
     "environment": lambda facts: facts.installed.marker.id if facts.installed and facts.installed.marker else None,
 }
 

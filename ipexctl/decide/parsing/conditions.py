@@ -172,17 +172,14 @@ def _compile_name(node: ast.expr, name: str) -> "_Part":
 def _compile_comparison(op: ast.cmpop, first: "_Part", second: "_Part") -> Reader:
     """Returns the comparison of two parts; an order is that of numbers, of versions or of instruction sets."""
     _check_comparison(op, first, second)
-    kinds = {first.kind, second.kind}
-    read: Callable[[_Part, Mapping[str, object]], Any] = _read_value
+    kinds, compare = {first.kind, second.kind}, {**_ORDERED, **_EQUAL, **_CONTAINED}[type(op)]
     if "nothing" in kinds and type(op) in _EQUAL:
-        read = _read_or_none
-    elif "isa" in kinds and type(op) in _ORDERED:
-        order = _ORDERED[type(op)]
-        return lambda facts: _compare_levels(order, first.read(facts), second.read(facts))
-    elif "text" in kinds and type(op) in _ORDERED:
-        read = _read_version
-    compare = {**_ORDERED, **_EQUAL, **_CONTAINED}[type(op)]
-    return lambda facts: compare(read(first, facts), read(second, facts))
+        return lambda facts: compare(_read_or_none(first, facts), _read_or_none(second, facts))
+    if "isa" in kinds and type(op) in _ORDERED:
+        return lambda facts: _compare_levels(compare, first.read(facts), second.read(facts))
+    if "text" in kinds and type(op) in _ORDERED:
+        return lambda facts: compare(_read_version(first, facts), _read_version(second, facts))
+    return lambda facts: compare(first.read(facts), second.read(facts))
 
 
 def _check_comparison(op: ast.cmpop, first: "_Part", second: "_Part") -> None:
@@ -247,10 +244,6 @@ def _combine_parts(decisive: bool, parts: "Iterable[_Part]", facts: Mapping[str,
     if unknown:
         raise unknown
     return not decisive
-
-
-def _read_value(part: "_Part", facts: Mapping[str, object]) -> object:
-    return part.read(facts)
 
 
 def _read_or_none(part: "_Part", facts: Mapping[str, object]) -> object:

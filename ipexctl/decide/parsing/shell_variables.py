@@ -112,9 +112,7 @@ class ShellVariables:
 
     def _look_up(self, expansion: str) -> Value | None:
         """Returns the value of ``$NAME``, ``${NAME}``, ``${NAME[@]}`` or a product ``$((A * B))``."""
-        if match := _PLAIN.fullmatch(expansion):
-            return self.values.get(match[1])
-        if match := _ARRAY.fullmatch(expansion):
+        if match := _PLAIN.fullmatch(expansion) or _ARRAY.fullmatch(expansion):
             return self.values.get(match[1])
         if not expansion.startswith("$((") or not expansion.endswith("))"):
             return None

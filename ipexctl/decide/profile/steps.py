@@ -27,12 +27,6 @@ def parse_profile_steps(text: str) -> tuple[int, int]:
     return first, last
 
 
-def format_profile_steps(text: str) -> str:
-    """Returns the same as the ranks read it: ``3:7``."""
-    first, last = parse_profile_steps(text)
-    return f"{first}:{last}"
-
-
 class RecordedSteps(Record):
     """What a process of a rank wrote: ``ends`` are Unix nanoseconds of that host, the first when the profile began.
     ``works``: name, begin and end of collectives that torch's profiler does not see, those of impi."""

@@ -73,7 +73,6 @@ def format_releases(entry: Sequence[ListedRelease], taken: StackRelease | None =
             why = ",".join(str(numbers.setdefault(text, len(numbers) + 1)) for text in short)
             mark += f" no: {why}" if why else " fits"
         mpi = release.mpi.removeprefix("Intel MPI ").replace(" in oneccl_bind_pt", " (ccl)")
-        mpi = mpi.replace(" in intel_extension_for_pytorch", " (ipex)")
         versions = release.torch, release.ipex or "–", release.oneccl or "–"
         pythons = f"{release.pythons[0]}–{release.pythons[-1]}"
         lines.append((*versions, pythons, release.isa or "any", mpi, mark.strip()))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ipexctl.cli.command import make_model
-from ipexctl.decide.profile.steps import format_profile_steps, parse_profile_steps, parse_recorded_steps
+from ipexctl.decide.profile.steps import parse_profile_steps, parse_recorded_steps
 from ipexctl.model.errors import UsageError
 from ipexctl.model.tasks import Run
 from tests.tables import read_table
@@ -14,7 +14,7 @@ from tests.tables import read_table
 @pytest.mark.parametrize(("text", "steps"), [("10:15", (10, 15)), ("5", (3, 7)), ("1", (3, 3)), ("7:7", (7, 7))])
 def test_steps(text: str, steps: tuple[int, int]) -> None:
     assert parse_profile_steps(text) == steps
-    assert format_profile_steps(text) == "{}:{}".format(*steps)
+    assert parse_profile_steps("{}:{}".format(*steps)) == steps
 
 
 @pytest.mark.parametrize(("text", "why"), read_table("steps/other_words_are_refused"))
