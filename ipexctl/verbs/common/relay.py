@@ -52,11 +52,9 @@ class RelaySessions:
         """Ends all sessions; those that hold a lock release it."""
         wait([start_thread(session.end) for session in self.sessions.values()], 10)
 
-    def call(
-        self, host: str, do: str, kind: type[T], *, progress: Callable[[int, int], None] | None = None, **arguments: Any
-    ) -> T:
-        """Returns the answer of a host's session. Raises `RemoteError`, `LinkError`."""
-        return self.sessions[host].call(do, kind, progress=progress, **arguments)
+    def call(self, host: str, do: str, kind: type[T], **arguments: Any) -> T:
+        """As `Session.call`, of a host's session."""
+        return self.sessions[host].call(do, kind, **arguments)
 
     def run(
         self,
@@ -95,7 +93,7 @@ class RelaySessions:
         """Sends one request to the session of each host; returns the answers by host."""
 
         def ask(link: Link, _: Emit) -> T:
-            return self.call(link.host.name, do, kind, progress=None, **arguments(link.host.name))
+            return self.call(link.host.name, do, kind, **arguments(link.host.name))
 
         return (yield from self.run(names, step, ask, outcome=outcome))
 

@@ -166,7 +166,7 @@ def verify_environments(
         }
         env = {**ready.env, **dialect.single_rank_env, "LD_LIBRARY_PATH": ":".join(ready.library_path)}
         request = {"script": script, "arguments": wanted, "path": ready.path, "env": env, "timeout": _IMPORT_TIMEOUT}
-        report = job.call(name, "check_imports", protocol.ImportReport, progress=None, **request)
+        report = job.call(name, "check_imports", protocol.ImportReport, **request)
         if report.problems:
             what, failed = printable("; ".join(report.problems[:3]), 600), report.failed or []
             hint = suggest_library_package(what)

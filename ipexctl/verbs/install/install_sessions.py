@@ -4,7 +4,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from getpass import getuser
 from pathlib import Path
@@ -41,11 +41,8 @@ class InstallSessions(RelaySessions):
     def locate_store(self, host: str) -> str:
         return f"{self.venv}.d"
 
-    def call(
-        self, host: str, do: str, kind: type[T], *, progress: Callable[[int, int], None] | None = None, **arguments: Any
-    ) -> T:
-        arguments = {"venv": self.venv, "id": self.id, **arguments}
-        return super().call(host, do, kind, progress=progress, **arguments)
+    def call(self, host: str, do: str, kind: type[T], **arguments: Any) -> T:
+        return super().call(host, do, kind, **{"venv": self.venv, "id": self.id, **arguments})
 
     def describe_error(self, host: str, error: RemoteError) -> Failure:
         return describe_error(host, error, self.venv)
