@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -374,14 +375,20 @@ def build_wheel(tool: Tool, project: Path, cache: Path, sources: Sources) -> Pat
         argv = [tool.path, "build", "--wheel", "--out-dir", folder, "--python", sys.executable, "--no-python-downloads"]
         argv += [*(["--no-index"] if sources.no_index else []), "--", str(project)]
         with tempfile.TemporaryFile() as log:
-            done = subprocess.run(
-                argv, env=env, cwd=os.sep, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            child = subprocess.Popen(
+                argv, env=env, cwd=os.sep, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+            try:
+                status = child.wait()
+            finally:
+                with suppress(OSError):  # also what uv has started, which goes on without it
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
             output = _read_tail(log, _BUILD_LOG_LIMIT)
         wheels = [*Path(folder).glob("*.whl")]
-        if done.returncode or len(wheels) != 1:
+        if status or len(wheels) != 1:
             lines = choose_build_errors(read_uv_errors(output))
-            what = f"the wheel of {printable(str(project), 200)} could not be built: exit code {done.returncode}"
+            what = f"the wheel of {printable(str(project), 200)} could not be built: exit code {status}"
             raise UsageError(what, reasons=[printable(line, 300) for line in lines], exit=Exit.STEP, code="build")
         path = cache / "built" / hash_file(wheels[0])[:16] / wheels[0].name
         write_private_file(path, wheels[0].read_bytes())

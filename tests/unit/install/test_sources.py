@@ -2,6 +2,7 @@
 
 import io
 import os
+import select
 import sys
 import tarfile
 import tracemalloc
@@ -57,6 +58,21 @@ def test_what_a_build_prints_takes_little_memory(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert caught.value.reasons[-1] == "a.c:1: error: no"
+
+
+def test_a_build_that_is_broken_off_leaves_nothing_running(tmp_path: Path) -> None:
+    program, pipe = tmp_path / "uv", tmp_path / "pipe"
+    os.mkfifo(pipe)  # without a writer once the build's own program has ended
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    program.write_text(f"#!/bin/sh\nsleep 60 >{pipe} &\nexec >{pipe}\necho >&1\nkill -INT $PPID\nwait\n")
+    program.chmod(0o700)
+    with pytest.raises(KeyboardInterrupt):
+        build_wheel(replace(find_uv(), path=str(program)), tmp_path, tmp_path / "cache", Sources())
+    os.set_blocking(reader, True)
+    with open(reader, "rb") as file:
+        assert select.select([file], [], [], 10)[0]
+        assert file.read1() == b"\n"
+        assert select.select([file], [], [], 10)[0], "the build's own program goes on"
 
 
 def test_pips_files_and_variables_count_in_pips_own_order(tmp_path: Path) -> None:
