@@ -44,7 +44,7 @@ _KEPT_BYTES = 1 << 22  # of a record's file of hashes: those of thousands of var
 _KEPT_COST, _KEPT_LIMIT = 512, 1024  # of one hash, in bytes that are hashed; and the most of these for a byte of text
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")  # may stand anywhere in what a rank prints
 _KEY = b"-----BEGIN PRIVATE KEY-----\n"
-_SKIPPED = (e.FactsRead, e.Progress, e.StepStarted, e.RankStage)  # no text that a user or a rank wrote
+_SKIPPED = (e.FactsRead, e.StepStarted, e.RankStage)  # words of ours, by which others go, and facts
 
 
 class KeptValue(Record):

@@ -53,7 +53,7 @@ def tune(
     """Tries launches and yields a `TuneAnswer`; ``resume`` names a saved study to go on with. Raises `UsageError`."""
     earlier: Sequence[CandidateTried] = ()
     if resume is not None:
-        task, earlier = _read_study(context.state / "runs", resume, task)
+        task, earlier = _read_study(context, resume, task)
     if not task.script:
         raise UsageError("tune needs a script to run", hint=advise("tune", "train.py"))
     base = Run(**{each.name: getattr(task, each.name) for each in fields(Run)})
@@ -263,16 +263,18 @@ class HostStudy(Study):
         return min(_PATIENCE * max(whole) + _MORE_PATIENCE, left + max(whole)) if whole else max(left, 60.0)
 
 
-def _read_study(runs: Path, word: str, task: Tune) -> tuple[Tune, Sequence[CandidateTried]]:
+def _read_study(context: Context, word: str, task: Tune) -> tuple[Tune, Sequence[CandidateTried]]:
     """Returns the task of a saved study, to whose budget that of ``task`` is added, and what was tried. Raises
     `UsageError`, also for other options of ``task``."""
     more = list_given(task)
     if set(more) - {"budget"}:
         raise UsageError("--resume takes --budget alone: the study has its own script and options")
+    runs = context.state / "runs"
     studies = select_saved_runs(runs, (), RunFilter("tune")) if word == "last" else ()
     if word == "last" and not studies:
         raise UsageError("no study is saved", hint="tune SCRIPT begins one")
     directory = Path(studies[0].directory) if studies else find_saved_run(runs, word)
+    context.masker.add_kept(directory)
     events = [stamped.event for stamped in read_saved_run(directory)]
     started = next((event for event in events if isinstance(event, e.StudyStarted)), None)
     if started is None or not isinstance(started.task, Mapping):

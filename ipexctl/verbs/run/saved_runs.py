@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.decide.saved_runs import PrunePolicy, RunFilter, choose_runs_to_prune, classify_result
@@ -12,6 +13,7 @@ from ipexctl.model.events import HostFailed, RunStarted, Started, Workflow, fini
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.show.run_screen import describe_rank_end
+from ipexctl.store.masking import Masker
 from ipexctl.store.private_files import claim_private_directory, measure_tree
 from ipexctl.store.record import (
     is_directory_in_use,
@@ -79,8 +81,17 @@ def prune_runs(
 def select_saved_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> tuple[SavedRun, ...]:
     """Returns the saved runs that are named, or all, as far as they match, newest first. Raises `UsageError`."""
     directories = dict.fromkeys([find_saved_run(runs, name) for name in names] if names else list_saved_runs(runs))
-    described = sorted(map(_describe_saved_run, reversed(directories)), key=lambda run: -run.started)
+    entries = map(_mask_entry, map(_describe_saved_run, reversed(directories)))
+    described = sorted(entries, key=lambda run: -run.started)
     return tuple(run for run in described if chosen.matches(run))
+
+
+def _mask_entry(run: SavedRun) -> SavedRun:
+    """Returns the entry without the secrets that its record has hashes of."""
+    masker = Masker({})  # of one run: hashes of hundreds cost too much
+    masker.add_kept(Path(run.directory))
+    verb, title, cause = map(masker.mask_text, (run.verb, run.title, run.cause))
+    return replace(run, verb=verb, title=title, cause=cause)
 
 
 def _describe_saved_run(directory: Path) -> SavedRun:

@@ -17,7 +17,7 @@ from ipexctl.loop import OutputOptions, run_command
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Event
-from ipexctl.store.masking import SECRETS, Masker, StreamMasker
+from ipexctl.store.masking import SECRETS, EventMasker, Masker, StreamMasker
 from ipexctl.verbs.run.profile import make_profile
 from tests.unit.show import streams
 
@@ -124,6 +124,36 @@ def test_no_profile_shows_it(saved: Path, declared: list[str]) -> None:
     assert find_secret((saved / "profile/profile.json").read_bytes()) == (not declared)
     shown = CliRunner().invoke(app, ["profile"], env={"COLUMNS": "200"})
     assert "no trace of ***" in shown.output
+
+
+@pytest.mark.parametrize("words", [["runs"], ["runs", "last", "--json"], ["runs", "--prune", "--keep", "0"]])
+def test_no_list_of_runs_shows_it(saved: Path, words: list[str]) -> None:
+    """What an earlier version, or a command before a later step declared the secret, wrote into the report."""
+    report = json.loads((saved / "report.json").read_text())
+    report["title"] = report["run"]["command"] = f"train.py {SECRET}"
+    report["run"] |= {"first": None, "detail": f"got {CODED}"}
+    (saved / "report.json").write_text(json.dumps(report))
+    shown = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert "train.py ***" in shown.output
+    assert not find_secret(shown.output)
+
+
+def test_no_study_that_is_resumed_shows_it(saved: Path) -> None:
+    events = (saved / "events.jsonl").read_text()
+    study = {"at": 1, "event": "study-started", "knobs": {}, "task": {"script": "a.py", "backend": SECRET},
+             "metric": "", "minimize": False, "budget": 9, "seed": 0, "steps": 2}  # fmt: skip
+    (saved / "events.jsonl").write_text(f"{events}{json.dumps(study)}\n")
+    shown = CliRunner().invoke(app, ["tune", "--resume", "1031-k7", "--hosts", "localhost"])
+    assert "not '***'" in shown.output
+    assert not find_secret(shown.output)
+
+
+def test_no_progress_shows_it() -> None:
+    masker = Masker({})
+    masker.add_secrets([SECRET])
+    assert [*EventMasker(masker).mask_event(e.Progress("", "fetch", 1, 2, "B", f"a-{SECRET}.whl"))] == [
+        e.Progress("", "fetch", 1, 2, "B", "a-***.whl")
+    ]
 
 
 @pytest.mark.parametrize("name", ["figures.csv", "figures.json"])
