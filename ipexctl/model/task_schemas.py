@@ -47,7 +47,7 @@ def check_fields(model: type[T], fields: Mapping[str, object]) -> T:
     except ValidationError as error:
         reasons = []
         for each in error.errors(include_url=False):
-            first, *others = map(str, each["loc"])
+            first, *others = map(str, each["loc"] or [each["input"]])  # a name that is no text has no place
             flag: Flag | None = held.metadata["flag"] if (held := model.__dataclass_fields__.get(first)) else None
             name = flag.metavar or first.upper() if flag and flag.argument else f"--{first.replace('_', '-')}"
             reasons.append(f"{'.'.join([name, *others])} {describe_error(each)}, not {each['input']!r:.80}")

@@ -27,12 +27,14 @@ _HUES = 8  # classes c0 to c7 of page.css
 
 
 def make_tag(name: str, *content: str, **attributes: object) -> Markup:
-    """An element with its content and attributes, escaped: ``make_tag("text", "a < b", class_="label")``. In the names
-    of attributes ``_`` stands for ``-``."""
+    """An element with its content and attributes, escaped and harmless: ``make_tag("text", "a < b", class_="label")``.
+    In the names of attributes ``_`` stands for ``-``."""
     words = Markup("").join(
-        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items()
+        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), escape(str(value)))
+        for key, value in attributes.items()
     )
-    return Markup("<{0}{1}>{2}</{0}>").format(name, words, Markup("").join(content))
+    texts = (each if isinstance(each, Markup) else escape(each) for each in content)
+    return Markup("<{0}{1}>{2}</{0}>").format(name, words, Markup("").join(texts))
 
 
 def _percent(part: float, whole: float) -> str:
@@ -53,7 +55,7 @@ def draw_timeline(rows: Sequence[RankRow], length: float) -> Markup:
 
 def _draw_span(span: Span, rank: int, top: int, length: float) -> Markup:
     inset = 7 if span.kind in _LAYERED else 3
-    about = f"rank {rank}: {escape(span.text)}, {format_clock(span.begin)} to {format_clock(span.end)}"
+    about = f"rank {rank}: {span.text}, {format_clock(span.begin)} to {format_clock(span.end)}"
     seconds = span.end - span.begin
     about += f" ({format_duration(seconds) if seconds >= 1 else f'{1000 * seconds:.3g} ms'})"
     return make_tag(
@@ -64,7 +66,7 @@ def _draw_span(span: Span, rank: int, top: int, length: float) -> Markup:
 
 def _draw_mark(mark: Mark, rank: int, top: int, length: float) -> Markup:
     """Beside the bar, not on it: an end stands to the right of its moment, a restart to the left."""
-    title = make_tag("title", f"rank {rank}, {format_clock(mark.at)}: {escape(mark.text)}")
+    title = make_tag("title", f"rank {rank}, {format_clock(mark.at)}: {mark.text}")
     place = {"x": _percent(mark.at, length), "y": top + 15, "dx": -2 if mark.kind == "restart" else 2}
     return make_tag("text", GLYPHS[mark.kind], title, **place, class_=f"m-{mark.kind}")
 
@@ -141,12 +143,12 @@ def draw_chart(figure: Figure, length: float, breaks: Sequence[float] = (), brok
     for number, curve in enumerate(shown):
         kind = f"c{number % _HUES}{' marked' if curve.marked else ''}"
         for _, points in groupby(curve.points, lambda point: bisect(breaks, point[0])):
-            lines.append(make_tag("polyline", points=place(points), class_=kind, data_name=escape(curve.name)))
+            lines.append(make_tag("polyline", points=place(points), class_=kind, data_name=curve.name))
     heights = [_HEIGHT * part // 4 for part in (0, 2, 4)]
     grid = [make_tag("line", x1=0, x2="100%", y1=at, y2=at, class_="grid") for at in heights]
     box, height = f"0 {-_EDGE} 1000 {_HEIGHT + 2 * _EDGE}", _HEIGHT + 2 * _EDGE
     inner = make_tag("svg", *lines, viewBox=box, preserveAspectRatio="none", y=-_EDGE, width="100%", height=height)
-    about = f"{escape(figure.title)} of {len(figure.curves)} {figure.by}s"
+    about = f"{figure.title} of {len(figure.curves)} {figure.by}s"
     return make_tag(
         "svg", *grid, inner, class_="plot", width="100%", height=_HEIGHT, tabindex=0, role="img",
         aria_label=f"{about}, {format_value(low)} to {format_value(high)}",
@@ -195,7 +197,7 @@ def draw_topology(host: str, facts: Facts | None, launch: PlannedLaunch | None) 
             place = {"x": 5 + column * (_CELL + _GAP), "y": y + 20 + row * (_CELL + _GAP)}
             parts.append(_draw_cpu(cpu, owners.get(cpu), place))
         y += height + 6
-    return _make_drawing("topology", width, y, f"processors of {escape(host)}", parts)
+    return _make_drawing("topology", width, y, f"processors of {host}", parts)
 
 
 def _draw_cpu(cpu: int, owner: tuple[RankPlacement, bool] | None, place: dict[str, int]) -> Markup:
@@ -266,7 +268,7 @@ def draw_heat_map(hosts: Sequence[str], links: Sequence[LinkSpeed], figure: str)
             shade = min(int(share * _SHADES), _SHADES - 1)
             number, unit = (value * 1e6, "µs") if figure == "latency" else (value * 8 / 1e9, "Gbit/s")
             text = f"{format_value(float(f'{number:.3g}'))} {unit}"
-            title = make_tag("title", f"{escape(first)} and {escape(second)}: {text}")
+            title = make_tag("title", f"{first} and {second}: {text}")
             parts.append(make_tag("rect", title, **size, class_=f"h{shade}"))
             if count <= _WRITTEN:
                 place = {"x": x + cell / 2, "y": y + cell / 2 + 4}

@@ -8,7 +8,6 @@ from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.answers.tune import TriedLaunch, TuneAnswer
 from ipexctl.model.text import pluralize
 from ipexctl.show.page.drawings import make_tag
-from ipexctl.show.sanitise import escape
 
 _HEIGHT, _AXIS, _ROW = 260, 170, 24  # pixels: of the axes, between two of them, of a bar
 _AXES_LIMIT = 32  # parts that are varied
@@ -39,14 +38,14 @@ def draw_launches(value: TuneAnswer) -> Markup:
         kind = "c7" if row.dropped else "c0"
         if row.name == value.best:
             kind = "c1"
-        title = make_tag("title", f"{escape(row.name)}: {row.ratio:.2f} × the default")
+        title = make_tag("title", f"{row.name}: {row.ratio:.2f} × the default")
         parts.append(make_tag("polyline", title, points=points, class_=f"launch {kind}"))
     axes = [*zip(names, places, strict=True), ("× the default", scale)]
     for number, (name, choices) in enumerate(axes):
         x = 20 + _AXIS * number
         parts.append(make_tag("line", x1=x, x2=x, y1=_height(1.0), y2=_height(0.0), class_="grid"))
-        heights = {escape(name): 14.0}
-        heights |= {escape(word): _height(share) + 4 for word, share in choices.items()}
+        heights = {name: 14.0}
+        heights |= {word: _height(share) + 4 for word, share in choices.items()}
         parts += [make_tag("text", word, x=x + 6, y=y, class_="label") for word, y in heights.items()]
     about = f"{pluralize(len(rows), 'launch')} over {pluralize(len(axes), 'axis')}; the table says the same"
     box = {"width": _AXIS * len(axes), "height": _HEIGHT, "role": "img", "aria_label": about}
@@ -57,18 +56,18 @@ def draw_bars(title: str, unit: str, launches: Sequence[TriedLaunch]) -> Markup:
     """The rates as a picture of its own, and how far each may be off."""
     left, longest = _BARS
     best = max((row.rate or 0.0 for row in launches), default=0.0) or 1.0
-    parts = [make_tag("text", escape(title), x=10, y=20, font_weight="bold")]
+    parts = [make_tag("text", title, x=10, y=20, font_weight="bold")]
     for number, row in enumerate(launches):
         y, rate = 48 + _ROW * number, row.rate or 0.0
         words = f"{rate:.1f} {unit}" if row.rate else row.why
         size = end = longest * (rate / best)
-        parts.append(make_tag("text", escape(row.name), x=left - 8, y=y, text_anchor="end"))
+        parts.append(make_tag("text", row.name, x=left - 8, y=y, text_anchor="end"))
         parts.append(make_tag("rect", x=left, y=y - 13, width=f"{size:.1f}", height=16, fill="#2a6f97", class_="c1"))
         if row.low and row.high and row.ratio:
             begin, end = (size * bound / row.ratio for bound in (row.low, row.high))
             x = {"x1": f"{left + begin:.1f}", "x2": f"{left + end:.1f}"}
             parts.append(make_tag("line", **x, y1=y - 5, y2=y - 5, stroke="black", class_="spread"))
-        parts.append(make_tag("text", escape(words), x=f"{left + end + 8:.1f}", y=y))
+        parts.append(make_tag("text", words, x=f"{left + end + 8:.1f}", y=y))
     box = {"width": 820, "height": 40 + _ROW * len(launches), "font_family": "sans-serif", "font_size": 13}
     return make_tag("svg", *parts, xmlns="http://www.w3.org/2000/svg", **box)
 

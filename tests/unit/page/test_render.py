@@ -400,6 +400,11 @@ def test_a_time_before_all_runs_takes_no_time_to_draw() -> None:
     assert len(drawing) < 20_000
 
 
+def test_the_name_of_a_socket_is_harmless() -> None:
+    drawing = draw_topology("a", Facts(cpus_online=(0,), socket_cpus={"\x1b[31m\u202e<\udc80": (0,)}), None)
+    assert r"socket \x1b[31m\u202e&lt;\x80 · CPUs" in drawing
+
+
 def test_processors_and_links_without_an_end_are_drawn_in_part() -> None:
     """Hosts that tell of 262,144 CPUs each, in 30 bytes, made a page of gigabytes."""
     nodes = (NumaNode(0, tuple(range(1 << 18))), NumaNode(1, (1 << 18,)))

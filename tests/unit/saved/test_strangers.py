@@ -78,6 +78,12 @@ RECORDS: dict[str, list[Line | str]] = {
         STARTED, {**RANK, "host_time": -1e308, "title": "t"}, ENDED,
         {"at": 2, "event": "launcher-output", "stream": "err", "data": "x\n"},
     ],
+    "a socket that is no text": [
+        STARTED,
+        {"at": 1, "event": "facts-read", "host": "h", "facts": {"cpus_online": "0", "socket_cpus": {"\udc80": "0"}}},
+        RANK, ENDED,
+    ],
+    "an option that is no text": [STARTED, {**STUDY, "task": {"script": "none.py", "\udc80": 1}}],
     "rates beyond measure": [STUDY, *({**TRIED, "values": values, "rates": {"pace": rate}} for values, rate in RATES)],
     "a checkpoint of many digits": [
         STARTED, *({**RANK, "restart": at, "resumed": {"name": f"step-{'9' * 5000}"}} for at in (1, 2)),
@@ -93,7 +99,7 @@ def test_no_record_ends_a_command_with_an_internal_error(
     (directory := tmp_path / "record").mkdir()
     write(directory, RECORDS[name])
     archive = str(tmp_path / "archive.tar.gz")
-    support, resume = ["support", "--yes", "-o", archive], ["tune", "--resume"]
+    support, resume = ["support", "--yes", "-o", archive], ["tune", "--hosts", "localhost", "--resume"]
     commands = (["replay"], ["replay", "--json"], ["report"], ["runs"], ["logs"], support, resume)
     for command in commands:
         done = CliRunner().invoke(app, [*command, str(directory)])
