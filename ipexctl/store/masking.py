@@ -42,6 +42,7 @@ _MIN_LENGTH = 6  # characters of a value: shorter ones are words that stand else
 _HELD_BACK_LIMIT = 1 << 12  # bytes that are held back as the beginning of a secret
 _KEPT_BYTES = 1 << 22  # of a record's file of hashes: those of thousands of variables
 _KEPT_COST, _KEPT_LIMIT = 512, 1024  # of one hash, in bytes that are hashed; and the most of these for a byte of text
+_CUT = "…".encode()  # ends what a message has of a longer text
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")  # may stand anywhere in what a rank prints
 _KEY = b"-----BEGIN PRIVATE KEY-----\n"
 _SKIPPED = (e.FactsRead, e.StepStarted, e.RankStage)  # words of ours, by which others go, and facts
@@ -203,7 +204,18 @@ class Masker:
         return text if masked == text else masked
 
     def _mask_text(self, text: str) -> str:
-        return self.mask_bytes(text.encode("utf-8", "surrogatepass"), named=True).decode("utf-8", "surrogatepass")
+        masked = self.mask_bytes(text.encode("utf-8", "surrogatepass"), named=True)
+        *cut, last = masked.split(_CUT)
+        masked = _CUT.join([*map(self._mask_end, cut), last])
+        return masked.decode("utf-8", "surrogatepass")
+
+    def _mask_end(self, data: bytes) -> bytes:
+        """Returns a text that was cut without the beginning of a value at its end."""
+        for value in self._values:
+            at = data.find(value[:_MIN_LENGTH], max(0, len(data) - len(value) + 1))
+            if at >= 0 and value.startswith(data[at:]):
+                return data[:at] + MASK
+        return data
 
     def mask_words(self, words: Sequence[str]) -> list[str]:
         """Returns the words of a command line without secrets, however short they are."""

@@ -17,6 +17,7 @@ from ipexctl.loop import OutputOptions, run_command
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Event
+from ipexctl.model.text import printable
 from ipexctl.store.masking import SECRETS, EventMasker, Masker, StreamMasker
 from ipexctl.verbs.run.profile import make_profile
 from tests.unit.show import streams
@@ -146,6 +147,16 @@ def test_no_study_that_is_resumed_shows_it(saved: Path) -> None:
     shown = CliRunner().invoke(app, ["tune", "--resume", "1031-k7", "--hosts", "localhost"])
     assert "not '***'" in shown.output
     assert not find_secret(shown.output)
+
+
+@pytest.mark.parametrize("shown", [SECRET, CODED])
+def test_no_message_that_is_cut_has_its_beginning(shown: str) -> None:
+    masker = Masker({})
+    masker.add_secrets([SECRET])
+    for left in range(len(shown)):
+        text = masker.mask_text(f"xeon01: {printable(shown, left)}: failed")
+        assert not any(shown[at : at + 6] in text for at in range(len(shown) - 5)), text
+    assert masker.mask_text("q7Zk, … and q7Z…") == "q7Zk, … and q7Z…"
 
 
 def test_no_progress_shows_it() -> None:
