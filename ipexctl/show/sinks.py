@@ -377,9 +377,11 @@ class StepLines:
     def pop(self, hosts: int, step: str | None = None) -> list[str]:
         """The lines of a command with so many hosts; of one ``step`` only if all have come to it."""
         lines = []
-        ended = [*self._ended]
-        if step is not None:
-            ended = [step] if self._came[step] >= hosts else []
+        ended: list[str] = []
+        if step is None:
+            ended = [*self._ended]
+        elif self._came[step] >= hosts:
+            ended = [step]
         for name in ended:
             del self._came[name]
             for outcome, details in self._ended.pop(name).items():

@@ -3,14 +3,18 @@
 import io
 import os
 import select
+import signal
+import subprocess
 import sys
 import tarfile
+import threading
 import tracemalloc
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from traceback import walk_stack
 from typing import Any, Literal
 
 import pytest
@@ -44,6 +48,7 @@ from tests import wheels
 from tests.fakes import FakeOpener
 from tests.tables import read_table
 from tests.unit.test_read_record import MARKER
+from tests.waiting import wait
 
 
 def test_what_a_build_prints_takes_little_memory(tmp_path: Path) -> None:
@@ -64,13 +69,27 @@ def test_a_build_that_is_broken_off_leaves_nothing_running(tmp_path: Path) -> No
     program, pipe = tmp_path / "uv", tmp_path / "pipe"
     os.mkfifo(pipe)  # without a writer once the build's own program has ended
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    program.write_text(f"#!/bin/sh\nsleep 60 >{pipe} &\nexec >{pipe}\necho >&1\nkill -INT $PPID\nwait\n")
+    program.write_text(f"#!/bin/sh\nsleep 60 >{pipe} &\nexec >{pipe}\necho >&1\nwait\n")
     program.chmod(0o700)
+    tester = threading.get_ident()
+
+    def is_waited_for() -> bool:
+        return any(
+            frame.f_code is subprocess.Popen.wait.__code__ for frame, _ in walk_stack(sys._current_frames()[tester])
+        )
+
+    def interrupt() -> None:
+        assert select.select([reader], [], [], 60)[0]
+        wait(is_waited_for)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
     with pytest.raises(KeyboardInterrupt):
         build_wheel(replace(find_uv(), path=str(program)), tmp_path, tmp_path / "cache", Sources())
+    interrupter.join()
     os.set_blocking(reader, True)
     with open(reader, "rb") as file:
-        assert select.select([file], [], [], 10)[0]
         assert file.read1() == b"\n"
         assert select.select([file], [], [], 10)[0], "the build's own program goes on"
 
