@@ -339,8 +339,8 @@ class _Parser:
                 hint = None
                 if fault["type"] == "tuple_type" and isinstance(wrong, Scalar):
                     hint = _write_list(fault["loc"][-1], wrong.text)
-                found = None if fault["type"] == "missing" else text
-                self.problems.add(wrong.origin, f"{path} {describe_error(fault)}", value=found, hint=hint)
+                shown = None if fault["type"] == "missing" else text
+                self.problems.add(wrong.origin, f"{path} {describe_error(fault)}", value=shown, hint=hint)
             return None
         return read if len(self.problems) == before else None
 
