@@ -451,6 +451,6 @@ def test_shell_files_are_not_searched_for_gpus() -> None:
 )
 def test_a_few_letters_stand_for_no_millions_of_cpus(words: str) -> None:
     """A script of 900 KB took gigabytes of memory and minutes, also by a thousand lists in a line."""
-    begun = time.monotonic()
+    begun = time.process_time()
     assert LaunchLines().try_line(f"taskset {words} mpirun -n 2 python t.py") is None
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
