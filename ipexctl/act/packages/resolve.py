@@ -379,11 +379,11 @@ def build_wheel(tool: Tool, project: Path, cache: Path, sources: Sources) -> Pat
                 argv, env=env, cwd=os.sep, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
             try:
-                status = child.wait()
+                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # not collected: the group stays its own
             finally:
                 with suppress(OSError):  # also what uv has started, which goes on without it
                     os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+                status = child.wait()
             output = _read_tail(log, _BUILD_LOG_LIMIT)
         wheels = [*Path(folder).glob("*.whl")]
         if status or len(wheels) != 1:

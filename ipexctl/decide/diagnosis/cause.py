@@ -176,7 +176,7 @@ def _explain_symptom(
     that of their group."""
     known, code = {each.code: each for each in errors}, match.known.code
     early = [rank for rank in ranks if rank.state == "ok" and rank.at <= first.at + _END_DELAY]
-    if early and _ENDED_EARLY in known:
+    if early:
         who = join_names([*map(_name_ended_rank, early)], 3)
         return replace(match, known=known[_ENDED_EARLY], words={"who": who})
     others = [rank for rank in ranks if rank.state not in ("failed", "ok")]
