@@ -131,8 +131,7 @@ def replay_run(word: str, options: OutputOptions, speed: float | None = None, st
         fold, lock = RunFold(), threading.Lock()
         timed = bool(speed or start is not None)
         screen = make_screen_sink(options, console, lock, speed=speed or 1.0, keys=timed)
-        log.masker.add_kept(directory)
-        saved, masker = read_saved_run(directory), EventMasker(log.masker)
+        saved, masker = read_saved_run(directory, log.masker), EventMasker(log.masker)
         try:
             with console.interrupts.raise_on_signal():
                 if timed:

@@ -26,6 +26,7 @@ from ipexctl.show.rank_log import RankLogs
 from ipexctl.show.run_frame import draw_run
 from ipexctl.show.steps_frame import draw_steps
 from ipexctl.show.view import View
+from ipexctl.store.masking import Masker
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
 
@@ -86,7 +87,7 @@ def picture(
 
 def draw_saved_run(directory: Path, *, width: int = 100, height: int = 24, at: float | None = None) -> str:
     """The screen of a saved run ``at`` so many seconds after its beginning (without: at its end), as SVG text."""
-    events = list(read_saved_run(directory))
+    events = list(read_saved_run(directory, Masker({})))
     fold = RunFold()
     for stamped in events:
         fold.handle_event(stamped)

@@ -97,7 +97,8 @@ class Masker:
     def __init__(self, environ: Mapping[str, str], words: Sequence[str] = ()) -> None:
         self._values: tuple[bytes, ...] = ()  # in all forms, longest first
         self._declared: set[bytes] = set()
-        self._kept: list[KeptSecrets] = []  # of records of before
+        self._records = set[Path]()  # of before
+        self._kept: list[KeptSecrets] = []  # of these
         self._heads: dict[bytes, list[tuple[KeptValue, KeptSecrets]]] = {}  # how their values begin, the shortest first
         self._head = re.compile(b"")  # one of these, or its first byte at the end
         self._kept_room = _KEPT_LIMIT * _HELD_BACK_LIMIT  # bytes that may be hashed for them
@@ -131,10 +132,14 @@ class Masker:
         return [form.decode("utf-8", "surrogatepass") for form in found]
 
     def add_kept(self, directory: Path) -> None:
-        """From now on what a record has hashes of is secret, too. A file that is damaged or not there adds nothing."""
+        """From now on what a record has hashes of is secret, too. A file that is damaged or not there adds nothing, nor
+        does a record that was added before."""
+        if directory in self._records:
+            return
         with suppress(OSError, ValueError):
             with open_regular_file(directory / SECRETS) as file:
                 every = parse_json(tuple[KeptSecrets, ...], file.read(_KEPT_BYTES))
+            self._records.add(directory)
             for kept in every:
                 self._kept.append(kept)
                 self.changes += 1

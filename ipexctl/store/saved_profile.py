@@ -7,6 +7,7 @@ from ipexctl.model.errors import UsageError, advise
 from ipexctl.model.json_values import parse_json, to_json
 from ipexctl.model.profile import Profile
 from ipexctl.model.text import printable
+from ipexctl.store.masking import Masker
 from ipexctl.store.private_files import read_regular_file, write_private_file
 
 FOLDER, TABLES, HOSTS = "profile", "profile.json", "hosts"
@@ -29,8 +30,10 @@ def save_profile(directory: Path, profile: Profile) -> None:
     write_private_file(directory / FOLDER / TABLES, json.dumps(to_json(profile), indent=1).encode())
 
 
-def read_profile(directory: Path) -> Profile:
-    """The profile of the run that is saved in ``directory``. Raises `UsageError` where there is none."""
+def read_profile(directory: Path, masker: Masker) -> Profile:
+    """The profile of the run that is saved in ``directory``; ``masker``, through which it is shown, masks from then on
+    what the record has hashes of. Raises `UsageError` where there is none."""
+    masker.add_kept(directory)
     path = directory / FOLDER / TABLES
     try:
         return parse_json(Profile, read_regular_file(path, _TABLES_SIZE_LIMIT))

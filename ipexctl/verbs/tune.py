@@ -274,8 +274,7 @@ def _read_study(context: Context, word: str, task: Tune) -> tuple[Tune, Sequence
     if word == "last" and not studies:
         raise UsageError("no study is saved", hint="tune SCRIPT begins one")
     directory = Path(studies[0].directory) if studies else find_saved_run(runs, word)
-    context.masker.add_kept(directory)
-    events = [stamped.event for stamped in read_saved_run(directory)]
+    events = [stamped.event for stamped in read_saved_run(directory, context.masker)]
     started = next((event for event in events if isinstance(event, e.StudyStarted)), None)
     if started is None or not isinstance(started.task, Mapping):
         what = f"{printable(read_name(directory))} is no study that can be resumed"

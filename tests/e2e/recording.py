@@ -8,6 +8,7 @@ from typing import Any
 from ipexctl.model import events as e
 from ipexctl.model.events import Stamped
 from ipexctl.store import event_json
+from ipexctl.store.masking import Masker
 from ipexctl.verbs.run.replay import read_saved_run
 from tests.e2e.workspace import RANKS, ROOT, Workspace
 
@@ -24,8 +25,9 @@ def record(name: str, workspace: Workspace) -> None:
 def keep(name: str, workspace: Workspace) -> None:
     """Keeps the events of the last command, without what the screens of a run do not show, and no path of this
     machine."""
-    saved = max(workspace.records, key=lambda path: next(iter(read_saved_run(path))).at)  # the last that began
-    events = [event for event in read_saved_run(saved) if not isinstance(event.event, e.FactsRead)]
+    starts = {next(read_saved_run(path, Masker({}))).at: path for path in workspace.records}
+    saved = starts[max(starts)]  # the last that began
+    events = [event for event in read_saved_run(saved, Masker({})) if not isinstance(event.event, e.FactsRead)]
     earlier = events[0].at - START
     lines = [event_json.dump_ascii_json(event_json.encode_event(_move(event, earlier))) + "\n" for event in events]
     text = "".join(lines).replace(f"{workspace.path}/home", "/home/me").replace(str(workspace.path), "/home/me")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ipexctl.store.masking import Masker
 from ipexctl.store.saved_profile import read_profile
 from tests.e2e.conftest import NATIVE, Installed
 from tests.e2e.workspace import RANKS, ROOT, Workspace
@@ -16,7 +17,7 @@ def test_the_steps_of_all_ranks_are_profiled_and_the_late_rank_is_seen(native: I
     assert "onednn_verbose" not in result.out + result.err
     assert result.out.count("│step 9 loss") == 2
     assert "profile of steps 4 to 6 · 2 ranks on 2 hosts" in result.out, result
-    profile = read_profile(workspace.records[-1])
+    profile = read_profile(workspace.records[-1], Masker({}))
     assert profile.missing == ()
     assert [(rank.rank, rank.host, rank.steps) for rank in profile.ranks] == [(0, "node0", 3), (1, "node1", 3)]
     first, late = profile.ranks
@@ -37,5 +38,5 @@ def test_the_trainer_is_profiled_as_it_is(native: Installed, workspace: Workspac
     quick = ("--cpu", "--epochs", "1", "--pairs", "96", "--batch", "8")
     words = (*BOTH, "--launcher", "accelerate", "--profile", "2")
     workspace.succeed("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600)
-    profile = read_profile(workspace.records[-1])
+    profile = read_profile(workspace.records[-1], Masker({}))
     assert [(rank.rank, rank.steps) for rank in profile.ranks] == [(0, 2), (1, 2)], profile.missing

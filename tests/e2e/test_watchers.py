@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ipexctl.store.masking import Masker
 from ipexctl.store.saved_profile import read_profile
 from tests.cluster import Cluster
 from tests.e2e.workspace import ACTOR, GATE, LIGHT, ROOT, Group, Start, Workspace, find_orphans, open_gates
@@ -29,7 +30,7 @@ def test_the_profile_of_a_detached_run_comes_at_attach(workspace: Workspace, hos
     other = Workspace(hosts, tmp_path / "other")
     wait(lambda: [one["state"] for one in runs(other)] == ["ended"], 60.0, pause=1.0)
     other.succeed("attach")
-    profile = read_profile(other.records[-1])
+    profile = read_profile(other.records[-1], Masker({}))
     assert [(rank.rank, rank.host, rank.steps) for rank in profile.ranks] == [(n, f"node{n}", 2) for n in range(3)]
     assert not find_orphans(hosts)
 

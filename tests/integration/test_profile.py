@@ -7,6 +7,7 @@ import pytest
 from ipexctl.model.answers.run import RunAnswer
 from ipexctl.model.events import Answer, Message
 from ipexctl.model.profile import Profile
+from ipexctl.store.masking import Masker
 from ipexctl.store.saved_profile import read_profile
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from tests.integration.attempts import Start, of, run_alone, written
@@ -19,10 +20,10 @@ def profile(attempt: LaunchAttempt, saved: Path) -> tuple[Profile, dict[tuple[in
     events = list(run_alone(attempt))
     (answer,) = of(Answer, events)
     assert isinstance(answer.value, RunAnswer)
-    assert answer.value.profile == read_profile(saved)
+    assert answer.value.profile == read_profile(saved, Masker({}))
     warnings = [event for event in of(Message, events) if event.level == "warning"]
     assert [warning.code for warning in warnings if warning.code != "never-met"] == []  # its ranks train apart
-    return read_profile(saved), written(events)
+    return read_profile(saved, Masker({})), written(events)
 
 
 @pytest.mark.parametrize("shared_home", [False, True])

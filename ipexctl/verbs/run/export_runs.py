@@ -61,8 +61,7 @@ def _read_all(selected: Sequence[SavedRun], damaged: list[str], environ: Mapping
     """Yields the figures of all runs, the oldest run first; what cannot be read of them is added to ``damaged``."""
     for run in reversed(selected):
         fold, masker = RunFold(every_line=True), Masker(environ)  # of one run: hashes of hundreds cost too much
-        masker.add_kept(Path(run.directory))
-        for stamped in EventMasker(masker).mask_events(read_saved_run(Path(run.directory))):
+        for stamped in EventMasker(masker).mask_events(read_saved_run(Path(run.directory), masker)):
             fold.handle_event(stamped)
             yield from list_figures(run.name, stamped, fold.state)
             if isinstance(stamped.event, Message) and stamped.event.code == "record-gap":

@@ -81,7 +81,7 @@ def attach(prefix: str | None, inventory: Inventory, context: Context) -> e.Work
     """Watches a run from its first byte on, to its proved end or until it is detached from."""
     _, watcher = yield from find_watcher("attach", prefix, inventory, context)
     if watcher is not None:
-        yield from read_preparation(context.state / "runs", watcher.running.run)
+        yield from read_preparation(context.state / "runs", watcher.running.run, context.masker)
         yield from watcher.read_earlier()
         detached = yield from watcher.follow()
         if not detached:
@@ -89,7 +89,7 @@ def attach(prefix: str | None, inventory: Inventory, context: Context) -> e.Work
             yield from watcher.prove_ended()
             if saved is not None:
                 watcher.profiled = yield from make_profile(watcher, saved)
-            yield from read_left_play(context.state / "runs", watcher.running.run)
+            yield from read_left_play(context.state / "runs", watcher.running.run, context.masker)
         yield from watcher.report_end("attach", detached)
 
 

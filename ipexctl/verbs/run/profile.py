@@ -161,7 +161,6 @@ def show_saved_profile(word: str, context: Context) -> Workflow[None]:
     runs = context.state / "runs"
     profiled = [path for path in list_saved_runs(runs) if has_profile(path)] if word == "last" else []
     directory = profiled[-1] if profiled else find_saved_run(runs, word, with_ranks=True)
-    context.masker.add_kept(directory)  # earlier versions saved it unmasked
-    profile = read_profile(directory)
+    profile = read_profile(directory, context.masker)
     yield Started("profile", profile.run, ())
     yield from finish_verb("profile", ProfileAnswer(profile, find_traces(directory)))

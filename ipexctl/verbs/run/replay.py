@@ -17,6 +17,7 @@ from ipexctl.model.text import pluralize
 from ipexctl.protocol.codec import MESSAGE_LIMIT
 from ipexctl.show.sanitise import escape
 from ipexctl.store import event_json
+from ipexctl.store.masking import Masker
 from ipexctl.store.private_files import open_regular_file
 from ipexctl.store.record import EVENTS, MARK, RANKS, list_saved_runs, read_name, read_report
 
@@ -93,11 +94,11 @@ def find_run(directory: Path, word: str) -> tuple[str, str]:
     return word if word in ids else "", ids[-1]
 
 
-def read_run(directory: Path, run: str) -> Iterator[Stamped]:
+def read_run(directory: Path, run: str, masker: Masker) -> Iterator[Stamped]:
     """Yields the events of a saved command up to the end of one of its runs, without what the ranks of those before
     wrote; all of them without a ``run``. Raises `UsageError` as `read_saved_run` does."""
     current = ""
-    for stamped in read_saved_run(directory):
+    for stamped in read_saved_run(directory, masker):
         event = stamped.event
         starts = event.run if isinstance(event, e.RunStarted) and run else current
         if run and current == run and (starts != run or isinstance(event, e.Started)):
@@ -108,9 +109,11 @@ def read_run(directory: Path, run: str) -> Iterator[Stamped]:
             yield stamped
 
 
-def read_saved_run(directory: Path) -> Iterator[Stamped]:
-    """Yields the events of a saved run with their times. What is damaged, cut off or missing becomes a `Message` (a
-    warning) in its place. Raises `UsageError` when there is nothing to show."""
+def read_saved_run(directory: Path, masker: Masker) -> Iterator[Stamped]:
+    """Yields the events of a saved run with their times; ``masker``, through which they are shown, masks from then on
+    what the record has hashes of. What is damaged, cut off or missing becomes a `Message` (a warning) in its place.
+    Raises `UsageError` when there is nothing to show."""
+    masker.add_kept(directory)
     try:
         lines = open_regular_file(directory / EVENTS)
     except OSError as error:
@@ -151,11 +154,11 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
         yield _make_warning(at, "the record ends here: its command is still at work, or was killed")
 
 
-def read_preparation(runs: Path, run: str) -> Iterator[e.Event]:
+def read_preparation(runs: Path, run: str, masker: Masker) -> Iterator[e.Event]:
     """Yields how a run was asked for and planned, where it was started here."""
     last: dict[type, e.Event] = {}
     record = runs / run.partition(".")[0]
-    for stamped in read_saved_run(record) if (record / EVENTS).is_file() else ():
+    for stamped in read_saved_run(record, masker) if (record / EVENTS).is_file() else ():
         event = stamped.event
         if isinstance(event, e.RunStarted) and event.run == run:
             yield from last.values()
@@ -164,10 +167,10 @@ def read_preparation(runs: Path, run: str) -> Iterator[e.Event]:
             last[type(event)] = event
 
 
-def read_left_play(runs: Path, run: str) -> Iterator[e.Event]:
+def read_left_play(runs: Path, run: str, masker: Masker) -> Iterator[e.Event]:
     """Yields what is left of the play that started a run here, if it has not waited for the run's end."""
     record = runs / run.partition(".")[0]
-    for stamped in read_saved_run(record) if (record / EVENTS).is_file() else ():
+    for stamped in read_saved_run(record, masker) if (record / EVENTS).is_file() else ():
         if isinstance(stamped.event, e.Message) and stamped.event.code == e.PLAY_LEFT:
             yield stamped.event
 

@@ -103,9 +103,8 @@ def _find_run(runs: Path, word: str) -> tuple[Path, str]:
 def read_page(directory: Path, context: Context, known: ReadErrors, run: str = "") -> RunPage:
     """The page of a saved run as a value; of a command that started several, of ``run``, else of the last. Raises
     `UsageError` where no rank was started."""
-    context.masker.add_kept(directory)
     fold = MaskedFold(context.masker, known)
-    for stamped in read_run(directory, run):
+    for stamped in read_run(directory, run, context.masker):
         fold.handle_event(stamped)
     if not fold.state.run.attempts:
         name = printable(read_name(directory), 200)

@@ -49,14 +49,13 @@ def print_saved_output(
     ``word`` names, else of all. Raises `UsageError` where it has no such rank."""
     from ipexctl.verbs.run.saved_runs import describe_cause  # with Rich, which a run that goes on does not need
 
-    context.masker.add_kept(directory)
     run, last = find_run(directory, word)
     name, report = run or last or read_name(directory), read_report(directory)
-    starts = (each.event for each in read_run(directory, run or last))
+    starts = (each.event for each in read_run(directory, run or last, context.masker))
     check_ranks(name, ranks, next((len(event.ranks) for event in starts if isinstance(event, RunStarted)), 0))
     yield Started("logs", run or read_name(directory), ())
     silent = set(ranks)
-    for stamped in read_run(directory, run):
+    for stamped in read_run(directory, run, context.masker):
         event = stamped.event
         if isinstance(event, RunStarted) or (isinstance(event, Output) and (not ranks or event.rank in ranks)):
             yield event
@@ -73,9 +72,8 @@ def print_saved_output(
 
 def print_saved_stacks(directory: Path, context: Context, ranks: Collection[int] = ()) -> Workflow[None]:
     """Yields where the ranks of a saved run stood at its last stall. Raises `UsageError` where it had none."""
-    context.masker.add_kept(directory)
     name, stacks = read_name(directory), list[RankStack]()
-    for stamped in read_saved_run(directory):
+    for stamped in read_saved_run(directory, context.masker):
         if isinstance(stamped.event, Stalled):
             stacks = []
         elif isinstance(stamped.event, RankStack) and (not ranks or stamped.event.rank in ranks):

@@ -81,20 +81,21 @@ def prune_runs(
 def select_saved_runs(runs: Path, names: Sequence[str], chosen: RunFilter) -> tuple[SavedRun, ...]:
     """Returns the saved runs that are named, or all, as far as they match, newest first. Raises `UsageError`."""
     directories = dict.fromkeys([find_saved_run(runs, name) for name in names] if names else list_saved_runs(runs))
-    entries = map(_mask_entry, map(_describe_saved_run, reversed(directories)))
+    entries = map(_describe_saved_run, reversed(directories))
     described = sorted(entries, key=lambda run: -run.started)
     return tuple(run for run in described if chosen.matches(run))
 
 
-def _mask_entry(run: SavedRun) -> SavedRun:
-    """Returns the entry without the secrets that its record has hashes of."""
+def _describe_saved_run(directory: Path) -> SavedRun:
+    """Returns the entry of a saved run without the secrets that its record has hashes of."""
     masker = Masker({})  # of one run: hashes of hundreds cost too much
-    masker.add_kept(Path(run.directory))
+    masker.add_kept(directory)
+    run = _read_entry(directory, masker)
     verb, title, cause = map(masker.mask_text, (run.verb, run.title, run.cause))
     return replace(run, verb=verb, title=title, cause=cause)
 
 
-def _describe_saved_run(directory: Path) -> SavedRun:
+def _read_entry(directory: Path, masker: Masker) -> SavedRun:
     """Returns the entry of a saved run, from its report; without one, from its first events."""
     size, changed = measure_tree(directory)
     name, report = read_name(directory), read_report(directory)
@@ -112,7 +113,7 @@ def _describe_saved_run(directory: Path) -> SavedRun:
         )  # fmt: skip
     verb, title, started, ranks, hosts = "", "", 0.0, 0, 0
     with suppress(UsageError):
-        for count, stamped in enumerate(read_saved_run(directory)):
+        for count, stamped in enumerate(read_saved_run(directory, masker)):
             started = started or stamped.at
             match stamped.event:
                 case Started() if not title:

@@ -11,6 +11,7 @@ from ipexctl.model.json_values import to_json
 from ipexctl.model.text import format_size, pluralize, printable
 from ipexctl.store import event_json, support_archive
 from ipexctl.store.debug_log import list_versions
+from ipexctl.store.masking import Masker
 from ipexctl.store.private_files import refuse_os_errors
 from ipexctl.store.record import read_name
 from ipexctl.store.support_archive import Preparation
@@ -30,13 +31,12 @@ def support(
     Raises `UsageError` where that is not possible."""
     yield Started("support", "", ())
     directory = find_saved_run(context.state / "runs", word)
-    context.masker.add_kept(directory)
     name = f"ipexctl-support-{read_name(directory)}"
     path = Path(target or f"{name}.tar.gz")
     if path.exists() or path.is_symlink():
         raise UsageError(f"{printable(str(path), 400)} exists", reasons=["name another file with -o"], exit=Exit.STEP)
     with refuse_os_errors(directory, "cannot be read"):
-        documents = _make_documents(directory)
+        documents = _make_documents(directory, context.masker)
         preparation = support_archive.prepare_parts(directory, context.masker, documents, with_output=with_output)
     try:
         yield from _write_archive(preparation, path, name, dry=dry, ask=ask)
@@ -66,10 +66,10 @@ def _write_archive(
     yield Answer(SupportAnswer(str(path), parts, preparation.left_out, packed))
 
 
-def _make_documents(directory: Path) -> dict[str, str]:
+def _make_documents(directory: Path, masker: Masker) -> dict[str, str]:
     """Members that are made of the record and of this installation."""
     facts = {}
-    for stamped in read_saved_run(directory):
+    for stamped in read_saved_run(directory, masker):
         if isinstance(stamped.event, FactsRead):
             facts[stamped.event.host] = to_json(stamped.event.facts)
     documents = {"versions.json": list_versions(), "facts.json": facts}

@@ -58,6 +58,7 @@ def test_a_strangers_hashes_do_not_hold_a_command(tmp_path: Path) -> None:
     assert masker.mask_bytes(b"a" * 20_000) == b"***"
     few = [{"salt": str(number), "values": [{**values[0], "length": 6}]} for number in range(10_000)]
     (tmp_path / SECRETS).write_text(json.dumps(few))
+    masker = Masker({})
     masker.add_kept(tmp_path)
     for number in range(200):
         masker.mask_bytes(b"%d " % number + b"a" * 50)

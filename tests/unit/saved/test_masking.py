@@ -279,6 +279,9 @@ def test_a_record_keeps_hashes_that_say_no_value(tmp_path: Path) -> None:
     other = Masker({})
     other.add_kept(tmp_path / "next")
     assert other.mask_text(f"a{SECRET}b") == "a***b"
+    kept = len(json.loads(other.dump_kept()))
+    other.add_kept(tmp_path / "next")  # by each reader of the record
+    assert len(json.loads(other.dump_kept())) == kept
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from ipexctl.model.events import Stamped
 from ipexctl.model.reports import LostOutput
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import Plain
+from ipexctl.store.masking import Masker
 from ipexctl.store.record import RunRecord, list_saved_runs, make_name, prune_records, read_report, remove_record
 from ipexctl.verbs.run.replay import find_saved_run, read_run_ids, read_saved_run
 from tests.unit.show import streams
@@ -103,7 +104,7 @@ def test_ranks_files_hold_exactly_what_the_ranks_wrote(
         expected[f"{rank}.{name}"] = expected.get(f"{rank}.{name}", b"") + data
     assert {path.name: path.read_bytes() for path in (made.directory / "ranks").iterdir()} == expected
     back: dict[str, bytes] = {}
-    for stamped in read_saved_run(made.directory) if pieces else ():
+    for stamped in read_saved_run(made.directory, Masker({})) if pieces else ():
         if isinstance(stamped.event, e.Output):
             key = f"{stamped.event.rank}.{stamped.event.stream}"
             back[key] = back.get(key, b"") + stamped.event.data
@@ -178,7 +179,7 @@ def test_a_full_disk_stops_nothing_and_every_lost_byte_is_counted_and_marked(run
     gap = 10 * len(line) - 5000
     assert kept[:5000] == (line * 5)[:5000]
     assert kept[5000:] == b"\n[ipexctl: %d bytes missing here: not stored]\nspace again\n" % gap
-    shown = [stamped.event for stamped in read_saved_run(made.directory)]
+    shown = [stamped.event for stamped in read_saved_run(made.directory, Masker({}))]
     assert b"".join(event.data for event in shown if isinstance(event, e.Output)) == kept[:5000] + b"space again\n"
     output = [event.text for event in shown if isinstance(event, e.Message) and "bytes of rank 0" in event.text]
     assert sum(int(text.split(": ")[1].split()[0]) for text in output) == gap
@@ -262,7 +263,7 @@ def test_output_of_a_restarted_run_begins_on_a_line_of_its_own(runs: Path) -> No
     assert files == [b"one\nunfinished\n[ipexctl: calm-oak begins here]\ntwo\n", b"only now\n"]
 
     def replayed(rank: int) -> list[bytes]:
-        events = [stamped.event for stamped in read_saved_run(made.directory)]
+        events = [stamped.event for stamped in read_saved_run(made.directory, Masker({}))]
         return [event.data for event in events if isinstance(event, e.Output) and event.rank == rank]
 
     assert b"".join(replayed(0)) == b"one\nunfinishedtwo\n"
@@ -318,7 +319,11 @@ def test_events_that_do_not_fit_are_cut_off_whole_and_counted(runs: Path) -> Non
     assert lost > 0
     made.handle_event(Stamped(AT + 30, e.Message("space again")))
     made.close()
-    texts = [stamped.event.text for stamped in read_saved_run(made.directory) if isinstance(stamped.event, e.Message)]
+    texts = [
+        stamped.event.text
+        for stamped in read_saved_run(made.directory, Masker({}))
+        if isinstance(stamped.event, e.Message)
+    ]
     assert f"missing here, since they could not be stored: {lost} events" in texts
     assert "space again" in texts
 
@@ -326,7 +331,7 @@ def test_events_that_do_not_fit_are_cut_off_whole_and_counted(runs: Path) -> Non
 @pytest.mark.parametrize("stream", [streams.doctor(12), streams.install(5), streams.run(3), streams.run(3, fails=2)])
 def test_a_replay_shows_and_judges_what_was_shown_and_judged(runs: Path, stream: Iterator[Stamped]) -> None:
     events = list(stream)
-    back = list(read_saved_run(record(runs, events).directory))
+    back = list(read_saved_run(record(runs, events).directory, Masker({})))
     assert fold(back) == fold(events)
     assert shown(back) == shown(events)
 
@@ -345,13 +350,15 @@ def test_a_record_cut_off_anywhere_is_shown_up_to_there(runs: Path) -> None:
     first = whole.index(b"\n") + 1
     for size in range(len(whole) - 1, first, -97):
         events.write_bytes(whole[:size])
-        messages = [line.event for line in read_saved_run(made.directory) if isinstance(line.event, e.Message)]
+        messages = [
+            line.event for line in read_saved_run(made.directory, Masker({})) if isinstance(line.event, e.Message)
+        ]
         texts = [message.text for message in messages]
         assert texts[-1] == "the record ends here: its command is still at work, or was killed"
-        assert fold(read_saved_run(made.directory)).exit is not Exit.OK
+        assert fold(read_saved_run(made.directory, Masker({}))).exit is not Exit.OK
     events.write_bytes(whole[: first - 1])
     with pytest.raises(UsageError, match="holds no event"):
-        list(read_saved_run(made.directory))
+        list(read_saved_run(made.directory, Masker({})))
 
 
 def test_a_damaged_line_is_reported_and_the_rest_is_shown(runs: Path) -> None:
@@ -359,7 +366,7 @@ def test_a_damaged_line_is_reported_and_the_rest_is_shown(runs: Path) -> None:
     events = made.directory / "events.jsonl"
     lines = events.read_bytes().splitlines(keepends=True)
     events.write_bytes(b"".join([lines[0], b"\xff{]\n", b"[1]\n", b'{"event": "x"}\n', *lines[1:]]))
-    back = [stamped.event for stamped in read_saved_run(made.directory)]
+    back = [stamped.event for stamped in read_saved_run(made.directory, Masker({}))]
     output = [event.text for event in back if isinstance(event, e.Message)]
     assert [text.partition(" of ")[0] for text in output] == ["line 2", "line 3", "line 4"]
     assert isinstance(back[-1], e.Ended)
@@ -371,14 +378,22 @@ def test_output_without_a_reference_is_shown_at_the_end(runs: Path) -> None:
     made.handle_event(Stamped(AT, e.Message("x")))
     with (made.directory / "ranks" / "0.out").open("ab") as file:
         file.write(b"two\n")
-    data = [stamped.event.data for stamped in read_saved_run(made.directory) if isinstance(stamped.event, e.Output)]
+    data = [
+        stamped.event.data
+        for stamped in read_saved_run(made.directory, Masker({}))
+        if isinstance(stamped.event, e.Output)
+    ]
     assert data == [b"one\n", b"two\n"]
 
 
 def test_missing_bytes_are_reported(runs: Path) -> None:
     made = record(runs, [out(0, b"0123456789\n")])
     (made.directory / "ranks" / "0.out").write_bytes(b"0123")
-    texts = [stamped.event.text for stamped in read_saved_run(made.directory) if isinstance(stamped.event, e.Message)]
+    texts = [
+        stamped.event.text
+        for stamped in read_saved_run(made.directory, Masker({}))
+        if isinstance(stamped.event, e.Message)
+    ]
     assert "missing here: 7 bytes of rank 0 (out)" in texts
 
 
@@ -387,7 +402,7 @@ def test_a_record_from_elsewhere_cannot_show_other_files(runs: Path, tmp_path: P
     made = record(runs, [out(0, b"0123456789\n")])
     (made.directory / "ranks" / "0.out").unlink()
     (made.directory / "ranks" / "0.out").symlink_to(tmp_path / "private")
-    assert not any(isinstance(stamped.event, e.Output) for stamped in read_saved_run(made.directory))
+    assert not any(isinstance(stamped.event, e.Output) for stamped in read_saved_run(made.directory, Masker({})))
 
 
 @pytest.mark.parametrize(
@@ -409,7 +424,7 @@ def test_a_number_that_no_record_has_is_damage(runs: Path, changes: dict[str, fl
     (first,) = [number for number, line in enumerate(lines) if '"offset"' in line]
     lines[first] = json.dumps(json.loads(lines[first]) | changes)
     events.write_text("\n".join(lines) + "\n")
-    back = [stamped.event for stamped in read_saved_run(made.directory)]
+    back = [stamped.event for stamped in read_saved_run(made.directory, Masker({}))]
     assert isinstance(back[0], e.Message)
     assert back[0].text.startswith("line 1 of events.jsonl is damaged")
     assert isinstance(back[-1], e.Ended)
@@ -464,7 +479,7 @@ def test_what_is_no_record_is_refused(tmp_path: Path, make: str) -> None:
     }
     makers[make]()
     with pytest.raises(UsageError):
-        list(read_saved_run(tmp_path))
+        list(read_saved_run(tmp_path, Masker({})))
 
 
 def test_runs_are_found_by_name_beginning_id_path_and_as_the_last(runs: Path) -> None:

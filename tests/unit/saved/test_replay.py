@@ -18,6 +18,7 @@ from ipexctl.model.errors import Exit
 from ipexctl.model.events import Stamped
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe
+from ipexctl.store.masking import Masker
 from ipexctl.store.record import RunRecord, make_name
 from ipexctl.verbs.run.replay import pace_events, read_saved_run
 from tests.unit.show import streams
@@ -122,11 +123,11 @@ def test_holes_of_a_strangers_files_are_not_read(tmp_path: Path) -> None:
     """A sparse file may be said to have an exabyte, which would be read for years."""
     directory = record(tmp_path).directory
     assert directory
-    before = [stamped.event for stamped in read_saved_run(directory)]
+    before = [stamped.event for stamped in read_saved_run(directory, Masker({}))]
     with next((directory / "ranks").glob("0.out")).open("ab") as file:
         file.write(b"x" * 4096)
         file.truncate(1 << 42)
-    after = [stamped.event for stamped in read_saved_run(directory)]
+    after = [stamped.event for stamped in read_saved_run(directory, Masker({}))]
     assert sum(len(event.data) for event in after if isinstance(event, e.Output)) < 1 << 20
     assert len(after) > len(before)
 

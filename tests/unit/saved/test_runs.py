@@ -23,6 +23,7 @@ from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.reports import LostLoss
 from ipexctl.show.answers.saved import format_pruned_runs, format_saved_runs
+from ipexctl.store.masking import Masker
 from ipexctl.store.record import RunRecord, is_directory_in_use, make_name, prune_records
 from ipexctl.verbs.run.replay import find_saved_run, read_preparation
 from ipexctl.verbs.run.saved_runs import describe_cause, list_runs, prune_runs
@@ -160,8 +161,8 @@ def test_who_attaches_learns_how_the_run_was_asked_for(runs: Path) -> None:
     for event in (started, planned, e.RunStarted("1031-k7", "a", ("a",), "train_ddp.py"), e.Ended("run", Exit.OK)):
         record.handle_event(Stamped(AT, event))
     record.close()
-    assert [*read_preparation(runs, "1031-k7")] == [started, planned]
-    assert [*read_preparation(runs, "1031-k7.2")] == [*read_preparation(runs, "other")] == []
+    assert [*read_preparation(runs, "1031-k7", Masker({}))] == [started, planned]
+    assert [*read_preparation(runs, "1031-k7.2", Masker({}))] == [*read_preparation(runs, "other", Masker({}))] == []
 
 
 def test_the_record_of_each_watcher_is_found_by_its_own_name(runs: Path) -> None:

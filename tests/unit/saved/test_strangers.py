@@ -135,7 +135,7 @@ def test_bytes_that_a_record_refers_to_again_and_again_are_shown_a_few_times(tmp
     output = b"x" * 9999 + b"\n"
     whole = {**OUTPUT, "offset": 0, "length": len(output)}
     write(tmp_path, [STARTED, *[whole] * 1000], output)
-    shown = [stamped.event for stamped in read_saved_run(tmp_path)]
+    shown = [stamped.event for stamped in read_saved_run(tmp_path, Masker({}))]
     assert 1 <= sum(isinstance(event, e.Output) for event in shown) <= 5
     assert sum(isinstance(event, e.Message) and event.code == "record-gap" for event in shown) > 990
 
@@ -162,7 +162,9 @@ def test_a_name_or_an_event_of_any_length_is_none(tmp_path: Path) -> None:
     run = {**RANK, "run": "r" * 5000}
     write(tmp_path, [STARTED, run, {**STARTED, "title": "t" * (5 << 20)}])
     assert [*read_run_ids(tmp_path)] == []
-    texts = [event.text for stamped in read_saved_run(tmp_path) if isinstance(event := stamped.event, e.Message)]
+    texts = [
+        event.text for stamped in read_saved_run(tmp_path, Masker({})) if isinstance(event := stamped.event, e.Message)
+    ]
     assert "too long" in texts[0]
 
 
@@ -178,7 +180,9 @@ def test_marks_behind_each_other_are_passed_over_at_once(tmp_path: Path, monkeyp
     monkeypatch.setattr(os, "pread", read)
     marks = b"\n[ipexctl: 3 bytes missing here: not stored]\n" * 2000
     write(tmp_path, [STARTED, {**OUTPUT, "offset": 0, "length": 2}], b"a\n" + marks + b"b\n")
-    written = [event.data for stamped in read_saved_run(tmp_path) if isinstance(event := stamped.event, e.Output)]
+    written = [
+        event.data for stamped in read_saved_run(tmp_path, Masker({})) if isinstance(event := stamped.event, e.Output)
+    ]
     assert written == [b"a\n", b"b\n"]
     assert count < 20
 

@@ -9,6 +9,7 @@ from ipexctl.model.answers.run import ProfileAnswer, RunAnswer
 from ipexctl.model.errors import UsageError
 from ipexctl.model.profile import CollectiveTime, KernelTime, OperatorTime, Profile, ProfiledRank, UnprofiledRank
 from ipexctl.show import screens, typeset
+from ipexctl.store.masking import Masker
 from ipexctl.store.saved_profile import has_profile, read_profile, save_profile
 
 AMX = KernelTime("matmul", "brg_matmul:avx512_core_amx", "avx512_core_amx", "bf16", 30, 0.093)
@@ -110,13 +111,13 @@ def test_a_profile_is_read_as_it_was_saved(tmp_path: Path) -> None:
     assert not has_profile(tmp_path)
     save_profile(tmp_path, PROFILE)
     assert has_profile(tmp_path)
-    assert read_profile(tmp_path) == PROFILE
+    assert read_profile(tmp_path, Masker({})) == PROFILE
     assert (tmp_path / "profile/profile.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_run_without_a_profile_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no profile"):
-        read_profile(tmp_path)
+        read_profile(tmp_path, Masker({}))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"run": 1', "[" * 100_000])
@@ -124,7 +125,7 @@ def test_a_damaged_profile_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "profile").mkdir()
     (tmp_path / "profile/profile.json").write_text(text)
     with pytest.raises(UsageError, match="cannot be read"):
-        read_profile(tmp_path)
+        read_profile(tmp_path, Masker({}))
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
@@ -132,4 +133,4 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("{}")
     (tmp_path / "profile/profile.json").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="cannot be read"):
-        read_profile(tmp_path)
+        read_profile(tmp_path, Masker({}))
