@@ -335,7 +335,8 @@ def exec_(context: Context, hosts: HostSelection, task: Execute, flags: options.
         inventory = hosts.read_inventory()
     except UsageError as error:
         own = [word for word in hosts.words[: -len(task.argv)] if word != "--"]
-        if error.code == "no-hosts" and task.argv[1:] and shutil.which(task.argv[0]) is None:
+        first, *rest = map(shutil.which, task.argv[:2])
+        if error.code == "no-hosts" and first is None and any(rest):
             error.hint = shlex.join(["ipexctl", *own, "--hosts", task.argv[0], "--", *task.argv[1:]])
         raise
     task = replace(task, argv=words)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,19 @@ def test_ctrl_c_in_the_first_and_the_last_moment(module: str, word: str, code: i
     program = PROGRAM.format(module=module, word=word)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (code, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [(["nosuch1", "uptime"], "hint: ipexctl exec --hosts nosuch1 -- uptime"), (["--", "ulimit", "-f"], "such as:")],
+)
+def test_a_host_in_the_place_of_a_command(words: list[str], hint: str, tmp_path: Path) -> None:
+    """A word that is no program here is taken for a host where one follows, and not a shell's own command."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "ipexctl", "exec", *words], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert ended.returncode == 2
+    assert hint in ended.stderr
 
 
 @pytest.mark.parametrize(("closed", "out"), [("<&-", "x\n"), (">&-", ""), ("2>&- <&-", "x\n"), (">&- 2>&- <&-", "")])

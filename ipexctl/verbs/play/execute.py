@@ -15,8 +15,8 @@ from ipexctl.model.tasks import Execute
 from ipexctl.model.text import pluralize
 from ipexctl.verbs.common.select import make_started
 
-# What the host itself does not have, a person expects in the environment.
-_FIND_IN_ENV = 'case $e in /*) ;; *) e=$HOME/${e#"~/"} ;; esac; PATH=$PATH:$e/bin; export PATH; exec "$0" "$@"'
+# What the host itself does not have, a person expects in the environment; and what a shell has, as over ssh: ulimit.
+_FIND_IN_ENV = 'case $e in /*) ;; *) e=$HOME/${e#"~/"} ;; esac; PATH=$PATH:$e/bin; export PATH; "$0" "$@"'
 
 
 def execute(

@@ -443,3 +443,5 @@ def test_exec_searches_the_environment_and_shows_the_words_of_its_user_alone(tmp
     assert str(command) == "named 'x  y'"
     line = ["/bin/sh", "-c", command.format_line()]
     assert subprocess.check_output(line, text=True, env={"HOME": str(tmp_path), "PATH": "/bin:/usr/bin"}) == "x y\n"
+    line[-1] = search_environment(host, Command(("ulimit", "-c"))).format_line()
+    assert subprocess.run(line, capture_output=True, check=False).returncode == 0, "what a shell alone has"
