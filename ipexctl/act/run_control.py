@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ipexctl.act import agent
 from ipexctl.act.context import Context
@@ -168,17 +168,24 @@ def find_leftover_processes(
     return tuple(process.pid for process in answer.processes)
 
 
+class HostCleanup(NamedTuple):
+    """Whether a process of the run was running on a host, which could not be ended, and whether its directory stays
+    that was to be removed."""
+
+    was_running: bool
+    left: tuple[int, ...]
+    stays: bool
+
+
 def end_run_on_host(
     link: Link, site: RemoteRunDir, run: str, patience: float = 30.0, *, remove: bool = True
-) -> tuple[bool, tuple[int, ...]]:
-    """Ends what is left of a run on one host, and with ``remove`` takes its directory away. Whether a process of it was
-    running there, and the ids of those that could not be ended. Raises `LinkError`."""
+) -> HostCleanup:
+    """Ends what is left of a run on one host, and with ``remove`` takes its directory away. Raises `LinkError`."""
     left = running = find_leftover_processes(link, site, run, patience=patience)
     if running:
         left = find_leftover_processes(link, site, run, reap=True)
-    if remove and site.directory and not left:
-        remove_run_dir(link, site)
-    return bool(running), left
+    stays = remove and bool(site.directory) and (bool(left) or not remove_run_dir(link, site))
+    return HostCleanup(bool(running), left, stays)
 
 
 def list_runs_on_head(link: Link) -> messages.RunListing:

@@ -88,8 +88,10 @@ def _run_script(link: Link, site: RemoteRunDir, tree: bytes) -> bool:
     return done.text.strip() != number
 
 
-def remove_run_dir(link: Link, site: RemoteRunDir) -> None:
+def remove_run_dir(link: Link, site: RemoteRunDir) -> bool:
     """Takes the run's directory away (only one that holds a run's specification or agent, or what was to become them);
-    a guard that writes its last word there meanwhile is waited for."""
+    a guard that writes its last word there meanwhile is waited for. False where it stays, as something is mounted there
+    or cannot be removed."""
     words = (site.directory, SPEC, ROLE, AGENT, PART)
-    link.run(replace(send.build_script_command("remove_run.sh", *words, begins="target_directory.sh"), timeout=30.0))
+    command = send.build_script_command("remove_run.sh", *words, begins="target_directory.sh")
+    return link.run(replace(command, timeout=30.0)).ok

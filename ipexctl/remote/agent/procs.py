@@ -163,12 +163,12 @@ def create_cgroup(run: str, label: str) -> str:
 
 
 def find_cgroups(run: str) -> "List[str]":
-    """Returns the control groups of a run on this host, wherever they are. Those that another user has made, who may
-    have some below his own, are none of them."""
-    groups, begin = [], "%s%s-" % (paths.GROUP, run)
+    """Returns the control groups of a run on this host, wherever they are; not those of a run whose name only begins
+    with that of this one, and none that another user has made, who may have some below his own."""
+    groups, name = [], paths.GROUP + run
     for path in list_directories(_find_cgroup_root()):
         with suppress(OSError):
-            if os.path.basename(path).startswith(begin) and os.stat(path).st_uid == os.geteuid():
+            if os.path.basename(path).rpartition("-")[0] == name and os.stat(path).st_uid == os.geteuid():
                 groups.append(path)
     return groups
 

@@ -51,7 +51,9 @@ def apply_fixes(
         if good:
             fixed.append(AppliedFix(finding.code, tuple(good), entry.do))
     reached = Inventory(tuple(host for host in inventory if host.name in facts), inventory.source)
-    fixed += yield from _remove_orphans(reached, context, ask)
+    removed, kept = yield from _remove_orphans(reached, context, ask)
+    fixed += removed
+    failed += kept
     missing = [finding for finding in findings if catalogue[finding.code].safe == "install"]
     hosts = list(dict.fromkeys(host for finding in missing for host in finding.hosts if host in facts))
     if not hosts:
@@ -78,18 +80,24 @@ def _run_fix(text: str, link: Link, emit: Emit) -> str | Failure:
     return Failure(link.host.name, Kind.STEP, f"could not be fixed: {done.get_tail(1)}", code="fix")
 
 
-def _remove_orphans(inventory: Inventory, context: Context, ask: Ask) -> Workflow[list[AppliedFix]]:
+def _remove_orphans(
+    inventory: Inventory, context: Context, ask: Ask
+) -> Workflow[tuple[list[AppliedFix], list[Failure]]]:
     """Directories of runs that nobody knows any more: no keeper, no process, no log that is not elsewhere."""
     survey = yield from find_runs(inventory, context)
     known = {run.row.run for run in survey.runs}
     orphans = group_pairs((orphan.run, orphan.host) for orphan in survey.orphans if orphan.run not in known)
     fixed: list[AppliedFix] = []
+    failed: list[Failure] = []
     for run, hosts in orphans.items():
         command = advise("stop", "--orphans", run)
         if ask(f"{join_names(hosts, 4)}: remove what run {run} left ({command}) ?"):
-            yield from run_nested(reap(run, inventory, context))
-            fixed.append(AppliedFix("", tuple(hosts), command))
-    return fixed
+            done = yield from run_nested(reap(run, inventory, context))
+            if run in done.removed and not (done.orphans or done.unchecked):
+                fixed.append(AppliedFix("", tuple(hosts), command))
+            else:
+                failed.append(Failure("", Kind.RESIDUE, f"what run {run} left was not removed everywhere", command))
+    return fixed, failed
 
 
 def _format_question(finding: Finding, hosts: Sequence[str], what: str) -> str:

@@ -15,7 +15,7 @@ from ipexctl.model.answers.manage import ListedRun, PsAnswer, ReapAnswer, StopAn
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, advise, complete_hint
 from ipexctl.model.hosts import Inventory, Link, LinkError
 from ipexctl.model.json_values import select_attributes
-from ipexctl.model.text import fold_names, format_cpus, format_time, pluralize
+from ipexctl.model.text import fold_names, format_cpus, format_time, pluralize, printable
 from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.store.record import list_saved_runs, read_name, read_report
 from ipexctl.verbs.common.nested import run_nested
@@ -145,7 +145,7 @@ def _stop_leaderless(
     run = discovered.row.run
     what = f"no host that leads run {run} can be reached: its parts are ended, so that no other takes its place"
     yield e.Message(what, code="leaderless")
-    _, left, unknown = yield from _clean_up(run, discovered.away, inventory, context)
+    _, left, unknown, _ = yield from _clean_up(run, discovered.away, inventory, context)
     proof = e.CleanupChecked(run, inventory.names, left, tuple(unknown))
     yield proof
     yield from e.finish_verb("stop", StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, "stopped"))
@@ -209,10 +209,10 @@ def print_stacks(
     yield e.Ended("logs", Exit.OK)
 
 
-def reap(prefix: str | None, inventory: Inventory, context: Context) -> e.Workflow[None]:
+def reap(prefix: str | None, inventory: Inventory, context: Context) -> e.Workflow[ReapAnswer]:
     """Ends what is left of runs without a keeper (gone, or ended), and removes their directories; the output of a run
     that ended in order stays on its head, where perhaps nobody has read it. With a run's name, all of it, whatever its
-    state. Reports what could not be ended."""
+    state. Reports what could not be ended, and returns what `Answer` holds."""
     yield make_started("reap", prefix or "", inventory)
     survey = yield from run_discovery.find_runs(inventory, context)
     to_remove = choose_directories(survey, prefix)
@@ -221,13 +221,13 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> e.Workfl
     left: dict[str, tuple[int, ...]] = {}
     unknown, removed = list(survey.unreachable), list[str]()
     for run, directories in to_remove.items():
-        was_running, of_run, silent = yield from _clean_up(run, directories, inventory, context)
+        was_running, of_run, silent, staying = yield from _clean_up(run, directories, inventory, context)
         unknown += silent
         for host, pids in of_run.items():
             left[host] = (*left.get(host, ()), *pids)
         if not (was_running or silent or directories) and prefix:
             raise run_discovery.no_run_error(run, survey)
-        if directories.keys() - {*silent} or (prefix and was_running):
+        if not staying and (directories.keys() - {*silent} or (prefix and was_running)):
             removed.append(run)
     fetchable = sorted({run.row.run for run in survey.runs if run.row.state == "ended"} & {*to_remove})
     if fetchable and not prefix:
@@ -235,22 +235,26 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> e.Workfl
         yield e.Message(advise("stop", "--orphans", fetchable[0], text=what), code="fetchable")
     proof = e.CleanupChecked(",".join(to_remove) or "none", inventory.names, left, tuple(dict.fromkeys(unknown)))
     yield proof
-    yield from e.finish_verb("reap", ReapAnswer(proof.clean, proof.orphans, proof.unchecked, tuple(sorted(removed))))
+    answer = ReapAnswer(proof.clean, proof.orphans, proof.unchecked, tuple(sorted(removed)))
+    yield from e.finish_verb("reap", answer)
+    return answer
 
 
 def choose_directories(survey: run_discovery.RunSurvey, prefix: str | None) -> dict[str, dict[str, str]]:
-    """Run → host → the directory to remove on it. Without a ``prefix`` the head of a run that ended keeps its own."""
+    """Run → host → the directory to remove on it. Without a ``prefix`` the head of a run that ended keeps its own. What
+    is the name of one is no prefix of others: a host may keep a directory with any name."""
     chosen: dict[str, dict[str, str]] = {}
+    names = {*(run.row.run for run in survey.runs), *(orphan.run for orphan in survey.orphans)}
+    meant = {prefix} & names or {name for name in names if prefix and name.startswith(prefix)}
     runs = [run for run in survey.runs if run.is_over and not prefix]
-    if prefix and any(run.row.run.startswith(prefix) for run in survey.runs):
+    if prefix and any(run.row.run in meant for run in survey.runs):
         runs = [run_discovery.choose_run(survey, prefix)]
     for run in runs:
         directories = chosen.setdefault(run.row.run, {})
         if prefix or run.row.state != "ended":  # whoever watches a run to its end takes its directory away
             directories[run.head] = run.row.directory
-    exact = any(orphan.run == prefix for orphan in survey.orphans)
     for orphan in survey.orphans if prefix else survey.removable:
-        if not prefix or orphan.run == prefix or (orphan.run.startswith(prefix) and not exact):
+        if not prefix or orphan.run in meant:
             chosen.setdefault(orphan.run, {})[orphan.host] = orphan.directory
     if prefix and not chosen:
         chosen[prefix] = {}  # its directories may be gone and its processes not
@@ -259,17 +263,21 @@ def choose_directories(survey: run_discovery.RunSurvey, prefix: str | None) -> d
 
 def _clean_up(
     run: str, directories: Mapping[str, str], inventory: Inventory, context: Context
-) -> e.Workflow[tuple[bool, dict[str, tuple[int, ...]], list[str]]]:
-    """Ends what is left of a run on all hosts. Whether anything was, what could not be ended, and silent hosts."""
+) -> e.Workflow[tuple[bool, dict[str, tuple[int, ...]], list[str], list[str]]]:
+    """Ends what is left of a run on all hosts. Whether anything was, what could not be ended, silent hosts, and those
+    on which its directory stays."""
 
-    def end(link: Link, _: Emit) -> tuple[bool, tuple[int, ...]]:
+    def end(link: Link, _: Emit) -> run_control.HostCleanup:
         run_dir = RemoteRunDir(link.host, directories.get(link.host.name, ""), "python3")
         return run_control.end_run_on_host(link, run_dir, run)
 
     reaped, silent = yield from run_on_hosts(context, inventory, "reap", end)
-    left = {host: pids for host, (_, pids) in reaped.items() if pids}
-    was_running = any(was_running for was_running, _ in reaped.values())
-    return was_running, left, [*silent]
+    left = {host: done.left for host, done in reaped.items() if done.left}
+    staying = [host for host, done in reaped.items() if done.stays]
+    for host in (name for name in staying if name not in left):
+        what = f"the directory of run {run} could not be removed: {printable(directories[host], 300)}"
+        yield e.HostFailed(Failure(host, Kind.RESIDUE, what, code="residue"))
+    return any(done.was_running for done in reaped.values()), left, [*silent], staying
 
 
 def find_watcher(

@@ -453,7 +453,7 @@ class RunWatcher:
             name = link.host.name
             patience = 10.0 if name in self.lost_hosts else 30.0  # it has been waited for once
             run, remove = self.running.run, name != keeping
-            survivors[name] = run_control.end_run_on_host(link, run_dirs[name], run, patience, remove=remove)[1]
+            survivors[name] = run_control.end_run_on_host(link, run_dirs[name], run, patience, remove=remove).left
 
         def sweep_hosts() -> e.Workflow[None]:
             """A run that ended well is not called lost because a network that loses packets cut one connection."""

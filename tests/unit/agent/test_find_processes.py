@@ -127,8 +127,10 @@ def test_of_variables_without_an_end_no_more_is_read_than_a_program_can_have() -
 
 
 def test_control_groups_are_those_that_this_account_has_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where another one has some that are deeper than Python's stack."""
+    """Also where another one has some that are deeper than Python's stack. A run whose name begins with that of this
+    one, which may be a host's word, was ended with it."""
     monkeypatch.setattr(procs, "_CGROUP", str(tmp_path))
+    (tmp_path / f"ipexctl-{RUN}-ab12-n0").mkdir()
     own, other, deep = (tmp_path / name / f"ipexctl-{RUN}-n0" for name in ("own", "other", "deep"))
     for path in (own, other):
         path.mkdir(parents=True)

@@ -12,13 +12,14 @@ from ipexctl.decide.checks.cluster import Cluster
 from ipexctl.decide.checks.run_checks import run_checks
 from ipexctl.decide.checks.software import check_imports, needs_import_check
 from ipexctl.model.answers.doctor import AppliedFix
-from ipexctl.model.errors import UsageError
+from ipexctl.model.errors import Kind, UsageError
 from ipexctl.model.events import HostFailed
 from ipexctl.model.facts import Installed
 from ipexctl.model.hosts import Command, Completed, Host, Inventory
 from ipexctl.model.stack import InstallMarker
 from ipexctl.model.tasks import Doctor
 from ipexctl.protocol import messages
+from ipexctl.protocol.paths import RUNS
 from ipexctl.verbs.doctor.doctor import doctor
 from ipexctl.verbs.doctor.fix import apply_fixes
 from tests.fakes import FakeOpener
@@ -89,6 +90,27 @@ def test_a_fix_that_does_not_work_is_a_failure_of_its_host(tmp_path: Path) -> No
     assert fixed == []
     assert [failure.what for failure in failed] == ["could not be fixed: Read-only file system"] * 2
     assert [type(event) for event in events].count(HostFailed) == 2
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_what_a_run_left_counts_as_removed_where_it_was(tmp_path: Path, status: int) -> None:
+    """It counted, with exit 0, whatever came of it."""
+    place = f"/home/u/{RUNS}/4-lost-h1"
+
+    def answer(_: Host, command: Command) -> Completed:
+        if command.argv[0] == "ipexctl-list_runs.sh":
+            orphan = messages.OrphanDirectory("4-lost", place)
+            return Completed(0, messages.KINDS.write(messages.RunListing([], [orphan])))
+        if command.argv[0] == "ipexctl-remove_run.sh":
+            return Completed(status, b"")
+        return Completed(0, messages.KINDS.write(messages.ProcessesLeft([])))
+
+    context = Context(FakeOpener(answer), tmp_path, tmp_path)
+    facts = {host.name: replace(healthy(n), installed=WHOLE) for n, host in enumerate(HOSTS, 1)}
+    _, done = ended(apply_fixes([], CATALOGUE, HOSTS, facts, context, ask=lambda _: True, venv=None))
+    fixed, failed = done
+    assert [fix.action for fix in fixed] == ([] if status else ["ipexctl stop --orphans 4-lost"])
+    assert [failure.kind for failure in failed] == ([Kind.RESIDUE] if status else [])
 
 
 def test_a_fix_nobody_can_be_asked_for_is_refused_before_any_host_is_contacted(tmp_path: Path) -> None:

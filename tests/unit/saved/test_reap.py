@@ -1,17 +1,22 @@
 """What `stop --orphans` takes away, and what it leaves for somebody who has not read it yet."""
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from ipexctl.act.context import Context
 from ipexctl.model import events as e
 from ipexctl.model.answers.manage import OrphanDirectory
-from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.hosts import Host, Inventory
-from ipexctl.protocol.messages import RunRow
+from ipexctl.model.errors import Exit, Kind, UsageError
+from ipexctl.model.hosts import Command, Completed, Host, Inventory
+from ipexctl.protocol import messages
+from ipexctl.protocol.messages import KINDS, ProcessesLeft, RunListing, RunRow
+from ipexctl.protocol.paths import RUNS
 from ipexctl.verbs.run import manage, run_discovery
 from ipexctl.verbs.run.manage import choose_directories
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, no_run_error
+from tests.fakes import FakeOpener
 from tests.tables import read_table
 
 
@@ -32,6 +37,32 @@ def test_the_directories_that_are_removed(prefix: str | None, chosen: dict[str, 
     assert choose_directories(SURVEY, prefix) == chosen
 
 
+def test_a_name_that_a_host_gives_a_directory_is_no_prefix_of_the_runs_of_others() -> None:
+    """`doctor --fix`, which removes what a host calls left over by its name, ended the run that goes on elsewhere."""
+    named = OrphanDirectory("node1", "1", "/runs/1-h0")
+    survey = RunSurvey(SURVEY.runs, (named, *SURVEY.orphans), (), ("node0", "node1"))
+    assert choose_directories(survey, "1") == {"1": {"node1": "/runs/1-h0"}}
+    assert choose_directories(survey, "1-") == {"1-going": {"node0": "/runs/1-going-h0", "node1": "/runs/1-going-h1"}}
+
+
+def test_a_directory_that_cannot_be_removed_is_not_called_removed(tmp_path: Path) -> None:
+    """`stop --orphans` ended 0 with its name where something is mounted in it."""
+    place = f"/home/u/{RUNS}/4-lost-h1"
+
+    def answer(_: Host, command: Command) -> Completed:
+        if command.argv[0] == "ipexctl-list_runs.sh":
+            return Completed(0, KINDS.write(RunListing([], [messages.OrphanDirectory("4-lost", place)])))
+        if command.argv[0] == "ipexctl-remove_run.sh":
+            return Completed(1, b"")
+        return Completed(0, KINDS.write(ProcessesLeft([])))
+
+    context = Context(FakeOpener(answer), tmp_path, tmp_path)
+    events = [*manage.reap(None, Inventory((Host("a", "a"),), ""), context)]
+    assert [cast(Any, event.value).removed for event in events if isinstance(event, e.Answer)] == [()]
+    [failure] = [event.failure for event in events if isinstance(event, e.HostFailed)]
+    assert (failure.kind, failure.what) == (Kind.RESIDUE, f"the directory of run 4-lost could not be removed: {place}")
+
+
 def test_a_run_of_hosts_that_do_not_answer_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     """`stop --orphans NAME` ended with "removed NAME" where nobody had looked."""
 
@@ -40,7 +71,7 @@ def test_a_run_of_hosts_that_do_not_answer_is_not_removed(monkeypatch: pytest.Mo
         return value
 
     for silent, removed in ((["a"], ()), ([], ("4-lost",))):
-        monkeypatch.setattr(manage, "_clean_up", lambda *_, silent=silent: return_((not silent, {}, silent)))
+        monkeypatch.setattr(manage, "_clean_up", lambda *_, silent=silent: return_((not silent, {}, silent, [])))
         monkeypatch.setattr(run_discovery, "find_runs", lambda *_: return_(RunSurvey((), (), ("a",))))
         events = [*manage.reap("4-lost", Inventory((Host("a", "a"),), ""), cast(Any, None))]
         assert [cast(Any, event.value).removed for event in events if isinstance(event, e.Answer)] == [removed]
