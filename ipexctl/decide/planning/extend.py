@@ -1,5 +1,6 @@
 """An installed environment that gets, loses or renews packages: its release, MPI, interpreter and the rest stay."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -68,6 +69,15 @@ def find_marker(venv: str, facts: HostFacts, task: Install) -> InstallMarker | N
             hint = advise("install", "--like", first, text="if they are yours:")
             raise UsageError(what, reasons=alone[:5], hint=hint, exit=Exit.STEP)
     return marker
+
+
+def find_strange_hosts(markers: Mapping[str, InstallMarker]) -> set[str]:
+    """Returns the hosts whose environment has packages or an MPI from places that that of no other host knows: as these
+    say, who are no model for others that nobody has named."""
+    places = {host: {*marker.requested, marker.stack.mpi.program or ""} for host, marker in markers.items()}
+    counts = Counter(text for texts in places.values() for text in texts)
+    alone = {text for text, count in counts.items() if text and count < min(2, len(markers)) and _names_place(text)}
+    return {host for host, texts in places.items() if not alone.isdisjoint(texts)}
 
 
 def _names_place(requirement: str) -> bool:

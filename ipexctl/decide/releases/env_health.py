@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from packaging.utils import canonicalize_name
 
+from ipexctl.decide.planning.extend import find_strange_hosts
 from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import Failure, Hint, Kind, advise
 from ipexctl.model.facts import Facts, HostFacts
@@ -70,15 +71,18 @@ def find_unhealthy_envs(facts: HostFacts) -> list[Failure]:
 
 def find_repair(facts: HostFacts, broken: Collection[str] = ()) -> Repair | None:
     """Returns how hosts that lack it, and those that are ``broken``, get the environment of most hosts, and no other
-    host is changed; None where no host has one that ipexctl made."""
+    host is changed; None where no host has one that ipexctl made. A host whose environment alone has packages of places
+    is no model for others."""
     envs = {host: fact.installed for host, fact in facts.items() if fact.installed}
-    made = {host: env.marker.id for host, env in envs.items() if env.marker}
+    markers = {host: env.marker for host, env in envs.items() if env.marker}
     whole = {
-        host: env.marker.id
-        for host, env in envs.items()
-        if env.marker and host not in broken and not describe_drift(env.marker.packages, env.packages)
+        host: marker.id
+        for host, marker in markers.items()
+        if host not in broken and not describe_drift(marker.packages, envs[host].packages)
     }
-    ids = whole or made
+    strange = find_strange_hosts(markers)
+    models = {host: marker.id for host, marker in markers.items() if host not in strange}
+    ids = {host: id for host, id in models.items() if host in whole} or models
     if not ids:
         return None
     usual = Counter(ids.values()).most_common(1)[0][0]

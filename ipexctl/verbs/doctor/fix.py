@@ -60,12 +60,12 @@ def apply_fixes(
         return fixed, failed
     repair = find_repair(facts, hosts)
     command = complete_hint(repair.hint if repair else advise("install"), list_flags(inventory, venv))
+    installed = facts[repair.model].installed if repair else None
     if repair and repair.hosts:
         reached = limit_inventory(reached, ",".join(repair.hosts))
     if ask(_format_question(missing[0], hosts, command)):
-        outcome = yield from run_nested(
-            install(Install(venv=venv, like=repair.model if repair else None), reached, context)
-        )
+        task = Install(venv=venv, like=repair.model if repair else None)
+        outcome = yield from run_nested(install(task, reached, context, model=installed.marker if installed else None))
         if outcome.changed:
             fixed.append(AppliedFix(missing[0].code, outcome.changed, command))
         if outcome.venv is None or outcome.failed:

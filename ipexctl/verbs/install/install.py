@@ -73,10 +73,12 @@ class RequestedInstall(NamedTuple):
     locked: Lock | None  # the user's lock file
 
 
-def install(task: Install, inventory: Inventory, context: Context, *, builds: bool = False) -> Workflow[InstallAnswer]:
+def install(
+    task: Install, inventory: Inventory, context: Context, *, builds: bool = False, model: InstallMarker | None = None
+) -> Workflow[InstallAnswer]:
     """Returns what `Answer` holds. ``builds``: wheels of local projects may be built on this machine, which a playbook
-    of somebody else must not do. Raises `UsageError`: exit 2 before anything is contacted, exit 4 before anything is
-    changed."""
+    of somebody else must not do. ``model``: the environment of ``task.like``, where it was read before. Raises
+    `UsageError`: exit 2 before anything is contacted, exit 4 before anything is changed."""
     lock.declare_passwords(task, context)
     requested = _read_request(task, inventory, context.environ, builds)
     table, request = load_releases(), requested.request
@@ -86,7 +88,7 @@ def install(task: Install, inventory: Inventory, context: Context, *, builds: bo
     sources = lock.read_sources(requested.task, context)
     requested = requested._replace(task=(yield from build_projects(requested.task, context.cache, sources)))
     try:
-        job = yield from _choose_wheels(requested, inventory, context, table)
+        job = yield from _choose_wheels(requested, inventory, context, table, model)
         try:
             return (yield from _install_stack(job))
         finally:
@@ -128,7 +130,11 @@ def _read_request(task: Install, inventory: Inventory, environ: Mapping[str, str
 
 
 def _choose_wheels(
-    requested: RequestedInstall, inventory: Inventory, context: Context, table: ReleaseTable
+    requested: RequestedInstall,
+    inventory: Inventory,
+    context: Context,
+    table: ReleaseTable,
+    model: InstallMarker | None,
 ) -> Workflow[InstallJob]:
     """Observes the hosts, and chooses the release and its wheels. Raises `InstallStopped`, `UsageError`."""
     task, request, locked = requested
@@ -136,10 +142,10 @@ def _choose_wheels(
     facts = yield from _collect_facts(task, inventory, context, failed)
     if (failed and not (task.partial or task.check)) or not facts:
         raise InstallStopped("nothing was changed: some hosts could not be probed", failed)
-    base = model = None
+    base = None
     listed = list_packages(task.requirements)
     if task.like:
-        model = yield from _read_model(task.like, inventory, facts, context, task.venv)
+        model = model or (yield from _read_model(task.like, inventory, facts, context, task.venv))
         venv = model.venv
         base, request = extend.follow_model(model, task, request)
         task, facts = extend.keep_requirements(model, task, model=True), extend.use_env_python(model, facts)

@@ -11,15 +11,18 @@ from ipexctl.act.context import Context
 from ipexctl.decide.checks.cluster import Cluster
 from ipexctl.decide.checks.run_checks import run_checks
 from ipexctl.decide.checks.software import check_imports, needs_import_check
+from ipexctl.decide.releases.env_health import Repair, find_repair
 from ipexctl.model.answers.doctor import AppliedFix
+from ipexctl.model.answers.install import InstallAnswer
 from ipexctl.model.errors import Kind, UsageError
 from ipexctl.model.events import HostFailed
 from ipexctl.model.facts import Installed
 from ipexctl.model.hosts import Command, Completed, Host, Inventory
 from ipexctl.model.stack import InstallMarker
-from ipexctl.model.tasks import Doctor
+from ipexctl.model.tasks import Doctor, Install
 from ipexctl.protocol import messages
 from ipexctl.protocol.paths import RUNS
+from ipexctl.verbs.doctor import fix
 from ipexctl.verbs.doctor.doctor import doctor
 from ipexctl.verbs.doctor.fix import apply_fixes
 from tests.fakes import FakeOpener
@@ -109,8 +112,38 @@ def test_what_a_run_left_counts_as_removed_where_it_was(tmp_path: Path, status: 
     facts = {host.name: replace(healthy(n), installed=WHOLE) for n, host in enumerate(HOSTS, 1)}
     _, done = ended(apply_fixes([], CATALOGUE, HOSTS, facts, context, ask=lambda _: True, venv=None))
     fixed, failed = done
-    assert [fix.action for fix in fixed] == ([] if status else ["ipexctl stop --orphans 4-lost"])
+    assert [each.action for each in fixed] == ([] if status else ["ipexctl stop --orphans 4-lost"])
     assert [failure.kind for failure in failed] == ([Kind.RESIDUE] if status else [])
+
+
+def test_a_host_alone_is_no_model_of_what_is_installed_on_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of two had a wheel of its choice installed on the third, by its word; asked again, it could give
+    another one."""
+    strange = replace(MARKER, requested=("colour @ https://elsewhere.example/colour-1-py3-none-any.whl",))
+    envs = {"n1": strange, "n2": MARKER, "n3": None}
+    inventory = Inventory(tuple(Host(name, name) for name in envs))
+    facts = {
+        name: replace(healthy(n), installed=replace(WHOLE, exists=bool(marker), marker=marker))
+        for n, (name, marker) in enumerate(envs.items(), 1)
+    }
+    called: list[Any] = []
+
+    def install(task: Install, *_: Any, model: InstallMarker | None = None) -> Generator[Any, None, Any]:
+        called.append((task.like, model))
+        yield from ()
+        return InstallAnswer((), {})
+
+    monkeypatch.setattr(fix, "install", install)
+    nothing = Completed(0, messages.KINDS.write(messages.RunListing()))
+    context = Context(FakeOpener(lambda *_: nothing), tmp_path, tmp_path)
+    findings = run_checks(Cluster(inventory, facts, {}, TABLE), CATALOGUE)
+    ended(apply_fixes(findings, CATALOGUE, inventory, facts, context, ask=lambda _: True, venv=None))
+    assert called == [("n2", MARKER)]
+    assert find_repair({"n1": facts["n1"], "n3": facts["n3"]}) is not None, "the only one has nobody who contradicts"
+    same = dict.fromkeys(("n1", "n2"), facts["n1"]) | {"n3": facts["n2"], "n4": facts["n3"]}
+    assert find_repair(same) == Repair("n1", ("n4",)), "two say so"
 
 
 def test_a_fix_nobody_can_be_asked_for_is_refused_before_any_host_is_contacted(tmp_path: Path) -> None:
