@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from ipexctl.model.events import Event, Stamped
 from ipexctl.model.reports import Finding
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import JsonAnswer, JsonLines, Plain, Sink, StepLines, print_refusal, write_json_refusal
+from tests.stopwatch import Stopwatch
 from tests.unit.show import streams
 from tests.unit.show.streams import feed, fold
 
@@ -194,11 +194,11 @@ def test_a_failure_that_doctor_explains_is_reported_as_the_finding_alone() -> No
 
 def test_steps_without_an_end_of_a_record_take_time_that_grows_with_them_alone() -> None:
     """20,000 steps to which one of two hosts had come, 2 MB of a record, took `replay` 40 s."""
-    lines, begun = StepLines(), time.process_time()
+    lines, watch = StepLines(), Stopwatch()
     for number in range(20_000):
         lines.add(e.StepEnded("a", f"s{number}"), 1.0)
         assert not lines.pop(2, f"s{number}")
-    assert time.process_time() - begun < 2
+    assert watch.read() < 2
     lines.add(e.StepEnded("b", "s7"), 1.0)
     assert lines.pop(2, "s7") == ["[2 hosts] s7: ok"]
     assert len(lines.pop(2)) == 19_999
