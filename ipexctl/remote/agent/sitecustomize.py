@@ -191,14 +191,15 @@ class Hooks(names.ModuleHooks):
         import weakref
 
         failed: "Any" = weakref.WeakSet()
-        in_result, routine = module.Future.result.__code__, (StopIteration, module.CancelledError)
+        in_result = module.Future.result.__code__
+        routine = (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt, module.CancelledError)
 
         def note_asked(args: "Any", _: "Any") -> None:
             args[0].ipexctl_asked = True
 
         def note_lost(task: "Any") -> None:
             error = task._exception
-            if not isinstance(error, Exception) or isinstance(error, routine) or hasattr(task, "ipexctl_asked"):
+            if error is None or isinstance(error, routine) or hasattr(task, "ipexctl_asked"):
                 return
             # Empty where it was only set, as by torch's pool of compilers when that is closed.
             raised = [frame.f_code for frame, _ in __import__("traceback").walk_tb(error.__traceback__)]
