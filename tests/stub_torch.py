@@ -41,6 +41,7 @@ def register_optimizer_step_post_hook(hook):
     hooks[handle.id] = hook
     return handle
 class Optimizer:
+    def add_param_group(self, group): self.param_groups.append(group)
     def step(self):
         for hook in hooks.values(): hook(self, (), {})
 """

@@ -38,6 +38,14 @@ BYPASSED = (
     "the ranks do not average the gradients of %s: the script made optimizer steps and never called its "
     "DistributedDataParallel, but the model inside (model.module, or what was wrapped); call the wrapper itself"
 )
+LATE = (
+    "the ranks do not average the gradients of %s of %s: what is added or unfrozen after its DistributedDataParallel "
+    "was made is left out; wrap the model after that"
+)
+IDLE = (
+    "no parameter of %s had a gradient at its step %d, so that it changes nothing: it was made before fully_shard or "
+    "a copy of the model, or zero_grad() comes before step()"
+)
 RUN = os.environ.get(names.RUN_ENV, "")  # also TORCHELASTIC_RUN_ID, but for ranks of another torchrun
 HOOKS = ("/_ipexctl_", "/sitecustomize.py")
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3.", *HOOKS)
@@ -61,7 +69,7 @@ class Worlds:
         self.barriers = 0
         self.steps = 0
         self.own_steps: "Any" = {}  # of each optimizer, by its identity
-        self.wrapped: "Any" = weakref.WeakSet()  # instances of DistributedDataParallel
+        self.wrapped: "Any" = weakref.WeakKeyDictionary()  # what each DistributedDataParallel averages, by identities
         self.handle: "Any" = None
         atexit.register(self.end)
 
@@ -200,10 +208,19 @@ class Worlds:
     def hook_optimizers(self, module: "Any") -> None:
         """torch has hooks of all optimizers from 2.0 on (pytorch/pytorch#89176); before, only the end tells."""
         self.handle = module.register_optimizer_step_post_hook(self.count_step)
+        names.call_around(module.Optimizer, "add_param_group", after=self.note_added)
+
+    def note_added(self, args: "Any", _: "Any") -> None:
+        """An optimizer has got more parameters: those of a part of the model that is trained from now on."""
+        if self.own_steps.get(id(args[0]), 0) >= STEPS:
+            self.note_unaveraged(args[0])
 
     @quietly
     def hook_wrapper(self, module: "Any") -> None:
-        names.call_around(module.DistributedDataParallel, "__init__", after=lambda args, _: self.wrapped.add(args[0]))
+        def note(args: "Any", _: "Any") -> None:
+            self.wrapped[args[0]] = {id(each) for each in args[0].parameters() if each.requires_grad}
+
+        names.call_around(module.DistributedDataParallel, "__init__", after=note)
 
     def count_step(self, optimizer: "Any", *_: "Any") -> None:
         """An optimizer has made a step."""
@@ -212,22 +229,34 @@ class Worlds:
         if self.steps == STEPS:
             self.judge(STEPS)
         if own == STEPS:
-            self.note_bypassed(optimizer)
+            self.note_unaveraged(optimizer)
+            self.note_idle(optimizer)
             self.remove_step_hook()
 
     @quietly
-    def note_bypassed(self, optimizer: "Any") -> None:
-        """Names a model that this optimizer trains and whose wrapper, which averages its gradients, is never called."""
+    def note_unaveraged(self, optimizer: "Any") -> None:
+        """Names a model that this optimizer trains and whose wrapper, which averages its gradients, is never called or
+        was made before these parameters."""
         own = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        for wrapper in list(self.wrapped):
+        for wrapper, averaged in list(self.wrapped.items()):
             group, called = wrapper.process_group, wrapper._lazy_init_ran or wrapper._use_python_reducer
-            if (
-                not called
-                and group.size() > 1
-                and group.rank() == 0
-                and own.intersection(map(id, wrapper.parameters()))
-            ):
-                self.write("bypassed", names.NOTE, text=BYPASSED % type(wrapper.module).__name__)
+            if group.size() == 1 or group.rank() != 0:
+                continue
+            model = type(wrapper.module).__name__
+            mine = {name: each for name, each in wrapper.module.named_parameters() if id(each) in own}
+            late = [name for name, each in mine.items() if each.requires_grad and id(each) not in averaged]
+            if mine and not called:
+                self.write("bypassed", names.NOTE, text=BYPASSED % model)
+            elif late:
+                some = ", ".join(late[:3]) + ", …" * (len(late) > 3)
+                self.write("late", names.NOTE, text=LATE % (some, model))
+
+    @quietly
+    def note_idle(self, optimizer: "Any") -> None:
+        """Names an optimizer that trains nothing. FSDP leaves empty what other ranks have of a parameter."""
+        own = [each for group in optimizer.param_groups for each in group["params"]]
+        if self.joined and self.rank == 0 and own and all(each.grad is None and each.numel() for each in own):
+            self.write("idle", names.NOTE, text=IDLE % (type(optimizer).__name__, STEPS))
 
     @quietly
     def remove_step_hook(self) -> None:

@@ -38,7 +38,7 @@ def run(place: Path, script: str, *words: str, files: Mapping[str, str] = {}, **
     done = subprocess.run(command, env={**os.environ, **known, **env}, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     reported = []
-    for path in sorted((place / "run/ranks").glob(f"1.*{hooks.RECORD}")):
+    for path in sorted((place / "run/ranks").glob(f"[01].*{hooks.RECORD}")):
         if path.name.split(".")[1] not in hooks.STAGES:
             record = rank_records.KINDS.from_object(json.loads(path.read_text()))
             assert isinstance(record, RankWorld | RankAlone | RankRendezvous | RankNote)
@@ -146,14 +146,29 @@ class DistributedDataParallel:
 STEPS = """
 import torch
 from torch.nn.parallel.distributed import DistributedDataParallel
-class Net(list): pass
+class Parameter:
+    requires_grad, grad, numel = True, 1, (lambda self: 4)
+class Other(list):
+    def named_parameters(self): return [(f"{n}.weight", each) for n, each in enumerate(self)]
+class Net(Other): pass
 torch.distributed.init_process_group("gloo"); torch.distributed.all_reduce()
-called, bypassed, frozen = map(DistributedDataParallel, ([object()], Net([object()]), [object()]))
+kinds = Other([Parameter()]), Net([Parameter()]), Other([Parameter()])
+called, bypassed, frozen = map(DistributedDataParallel, kinds)
 def make_optimizer(*models):
     optimizer = torch.optim.Optimizer()
     optimizer.param_groups = [{"params": model.module} for model in models]
     return optimizer
+def unfreeze(model, count=1):
+    model()
+    model.module.extend(Parameter() for _ in range(count))
 """
+WRAPPED = {"torch/nn/__init__": "", "torch/nn/parallel/__init__": "", "torch/nn/parallel/distributed": WRAPPER}
+
+
+def run_steps(place: Path, steps: str, **env: str) -> list[str]:
+    """What is noted of these steps of optimizers."""
+    records = run(place, STEPS + steps, files=WRAPPED, **env)
+    return [each.text for each in records if isinstance(each, RankNote) and not each.info]
 
 
 @pytest.mark.parametrize(
@@ -168,9 +183,46 @@ def make_optimizer(*models):
 )
 def test_a_model_whose_wrapper_is_never_called_is_named(tmp_path: Path, steps: str, named: bool) -> None:
     """Its gradients were averaged by nobody, and the run ended well without a word: the wrapper had sent parameters."""
-    files = {"torch/nn/__init__": "", "torch/nn/parallel/__init__": "", "torch/nn/parallel/distributed": WRAPPER}
-    notes = [each for each in run(tmp_path, STEPS + steps, files=files) if isinstance(each, RankNote)]
-    assert [("gradients of Net:" in note.text, note.info) for note in notes] == [(True, False)] * named
+    assert ["gradients of Net:" in note for note in run_steps(tmp_path, steps)] == [True] * named
+
+
+@pytest.mark.parametrize(
+    ("steps", "late"),
+    [
+        # an adapter, and layers that were frozen
+        ("unfreeze(bypassed)\noptimizer = make_optimizer(bypassed)\nfor _ in range(3): optimizer.step()", "1.weight"),
+        ("unfreeze(bypassed, 4)\noptimizer = make_optimizer(bypassed)\nfor _ in range(3): optimizer.step()",
+         "1.weight, 2.weight, 3.weight, …"),
+        ("bypassed()\noptimizer = make_optimizer(bypassed)\nfor _ in range(3): optimizer.step()\n"
+         "unfreeze(bypassed)\noptimizer.add_param_group({'params': []})", "1.weight"),
+        ("optimizer = make_optimizer(bypassed)\nbypassed()\nfor _ in range(3): optimizer.step()\n"
+         "optimizer.add_param_group({'params': []})", ""),
+        ("unfreeze(bypassed)\nbypassed.module[1].requires_grad = False\n"
+         "optimizer = make_optimizer(bypassed)\nfor _ in range(3): optimizer.step()", ""),
+    ],
+)  # fmt: skip
+def test_parameters_that_came_after_the_wrapper_are_named(tmp_path: Path, steps: str, late: str) -> None:
+    """DistributedDataParallel never averaged them, and the run ended well without a word."""
+    notes = run_steps(tmp_path, steps)
+    assert [f"gradients of {late} of Net: what is added" in note for note in notes] == [True] * bool(late)
+
+
+@pytest.mark.parametrize(
+    ("change", "rank", "named"),
+    [
+        ("Parameter.grad = None", "0", True),
+        ("Parameter.grad = None", "1", False),
+        ("Parameter.grad = None; Parameter.numel = lambda self: 0", "0", False),
+        ("", "0", False),
+    ],
+)
+def test_an_optimizer_whose_parameters_have_no_gradients_is_named(
+    tmp_path: Path, change: str, rank: str, named: bool
+) -> None:
+    """As one that was made before fully_shard took the parameters away: the loss stayed what it was."""
+    steps = f"{change}\noptimizer = make_optimizer(called)\nfor _ in range(3): called(); optimizer.step()"
+    notes = run_steps(tmp_path, steps, **{hooks.RANK_ENV: rank, "RANK": rank})
+    assert ["no parameter of Optimizer had a gradient at its step 3" in note for note in notes] == [True] * named
 
 
 def test_one_rank_and_instances_are_left_alone(tmp_path: Path) -> None:
