@@ -35,10 +35,15 @@ class _Judged(Record):
     rank: RankOutcome
     evidence: Evidence
     match: ErrorMatch | None
+    is_late: bool  # it failed when it handled that another rank was gone, as a finally that misses what was not made
 
     @property
     def is_symptom(self) -> bool:
         return self.match is not None and self.match.known.symptom
+
+    @property
+    def is_consequence(self) -> bool:
+        return self.is_symptom or self.is_late
 
     @property
     def is_of_closed(self) -> bool:
@@ -57,7 +62,7 @@ class _Judged(Record):
     @property
     def is_own(self) -> bool:
         """Whether it shows that the rank failed by itself."""
-        return not self.is_symptom and (self.evidence.own or self.rank.abort is not None)
+        return not self.is_consequence and (self.evidence.own or self.rank.abort is not None)
 
     @property
     def abort_statuses(self) -> set[int]:
@@ -89,7 +94,7 @@ def _look_behind(errors: KnownErrors, first: _Judged, others: Sequence[_Judged])
     """Returns whose failure the first one shows, if that is not its own."""
     soon = [each for each in others if each.rank.at - first.rank.at < _CRASH_DELAY]
     named = [each for each in others if f"rank {each.rank.rank}" == first.named]  # it may have ended without a word
-    if first.is_symptom or any(each.is_own for each in named):
+    if first.is_consequence or any(each.is_own for each in named):
         own = next((each for each in others if each.is_own), None)
         missed = next((each for each in named if not each.is_symptom or each.code != first.code), None)
         return own or missed or _find_silent_end(first, others) or _find_most_telling(errors, first, others)
@@ -137,7 +142,7 @@ def _find_silent_end(first: _Judged, others: Sequence[_Judged]) -> _Judged | Non
     """Returns the first rank that ended otherwise than those who only noticed that a rank was gone: with words of its
     own (a script may have a hook for exceptions), or at about that time by a signal or with an exit code."""
     statuses = first.abort_statuses.union(*(each.abort_statuses for each in others))
-    ended = [each for each in others if not each.is_symptom and each.rank.status not in statuses]
+    ended = [each for each in others if not each.is_consequence and each.rank.status not in statuses]
     soon = (each for each in ended if each.evidence.output or each.rank.at < first.rank.at + _END_DELAY)
     return None if first.named else next(soon, None)
 
@@ -154,7 +159,9 @@ def _find_most_telling(errors: KnownErrors, first: _Judged, others: Sequence[_Ju
 
 def _judge(errors: KnownErrors, rank: RankOutcome) -> _Judged:
     evidence = collect_evidence(rank)
-    return _Judged(rank, evidence, match_evidence(errors, evidence))
+    handled = [match_evidence(errors, Evidence((raised,))) for raised in evidence.handled]
+    is_late = any(match is not None and match.known.symptom for match in handled)
+    return _Judged(rank, evidence, match_evidence(errors, evidence), is_late)
 
 
 def _add_host(match: ErrorMatch, ranks: Sequence[RankOutcome]) -> ErrorMatch:

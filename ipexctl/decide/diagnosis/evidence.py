@@ -4,7 +4,8 @@
 2. the signal that ended the rank;
 3. what MPI, OpenMP or another runtime wrote last.
 
-An exception that was handled, a warning and a message that is known to be harmless are no evidence."""
+An exception that was handled tells only whether another rank was gone by then; a warning and a message that is known to
+be harmless are no evidence."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -41,6 +42,7 @@ class Evidence(Record):
     """What tells why a rank failed; `exceptions` begins with the one that nobody caught."""
 
     exceptions: tuple[RaisedException, ...] = ()
+    handled: tuple[RaisedException, ...] = ()  # when these were raised, as in an except or a finally
     signal: int = 0
     output: str = ""
     crash: str = ""  # the stack of the interpreter that a signal ended
@@ -55,14 +57,14 @@ def collect_evidence(rank: RankOutcome) -> Evidence:
     """Returns what this rank shows of its end."""
     lines = [_OF_RANK.sub("", line) for line in rank.tail.splitlines()]
     crash = rank.traceback.splitlines() if rank.traceback.startswith(_FATAL) else []
-    exceptions = () if crash else _parse_traceback(rank.traceback)
-    for error in _parse_traceback(rank.error)[:1]:  # it may hold the traceback of a worker
+    exceptions, handled = ((), ()) if crash else _parse_traceback(rank.traceback)
+    for error in _parse_traceback(rank.error)[0][:1]:  # it may hold the traceback of a worker
         is_same = exceptions and (error.text in exceptions[0].text or exceptions[0].text in error.text)
         exceptions = exceptions if is_same else (error, *exceptions)
     shell = (rank.status or 0) - _SHELL
     signal = rank.signal or (shell if shell in _CRASHES else 0)
     output = read_runtime_output([*crash, *lines])
-    return Evidence(exceptions or _find_last_exception(lines), signal, output, "\n".join(crash))
+    return Evidence(exceptions or _find_last_exception(lines), handled, signal, output, "\n".join(crash))
 
 
 def read_runtime_output(lines: Iterable[str]) -> str:
@@ -76,15 +78,14 @@ def _is_warning(line: str) -> bool:
     return _WARNING.search(line) is not None or find_harmless(line) is not None
 
 
-def _parse_traceback(text: str) -> tuple[RaisedException, ...]:
+def _parse_traceback(text: str) -> tuple[tuple[RaisedException, ...], tuple[RaisedException, ...]]:
+    """Returns the last exception with its causes, and those that were handled when they were raised."""
     text = _GROUP.sub("", text) if "Exception Group Traceback" in text else text
     *earlier, last = _NEXT.split(text)
-    exceptions = [_parse_exception(last.splitlines())]
+    exceptions, handled = [_parse_exception(last.splitlines())], list[RaisedException]()
     for cause, block in zip(earlier[1::2][::-1], earlier[::2][::-1], strict=True):
-        if not cause:
-            break  # it was handled when the next one was raised
-        exceptions.append(_parse_exception(block.splitlines()))
-    return tuple(raised for raised in exceptions if raised.text)
+        (exceptions if cause and not handled else handled).append(_parse_exception(block.splitlines()))
+    return tuple(raised for raised in exceptions if raised.text), tuple(handled)
 
 
 def _parse_exception(lines: Iterable[str]) -> RaisedException:

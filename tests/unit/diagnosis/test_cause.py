@@ -45,6 +45,20 @@ def test_a_rank_that_failed_by_itself_comes_before_those_that_only_missed_it() -
     assert judge(failed(0, 5.0, PEER), aborted) == ([1, 0], None)
 
 
+@pytest.mark.parametrize("later", ["KeyError: 'loss'", DISK, ""])
+def test_a_rank_that_failed_as_it_handled_that_another_was_gone_comes_after_that_one(later: str) -> None:
+    """As in a ``finally`` that closes what was never opened; the others' own reason was not shown."""
+    handling = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    trace = 'Traceback (most recent call last):\n  File "/w/a.py", line 6, in <module>\n'
+    error = "AttributeError: 'NoneType' object has no attribute 'close'"
+    closing = replace(failed(0, 5.0, error), traceback=f"{trace}{PEER}{handling}{trace}{error}\n")
+    assert judge(closing, failed(1, 5.2, later))[0] == [1, 0]
+    own = replace(closing, traceback=closing.traceback.replace(PEER, "ValueError: corrupt shard"))
+    assert judge(own, failed(1, 5.2, later))[0] == [0, 1]
+    own = replace(failed(1, 5.2, error), traceback=own.traceback)
+    assert judge(closing, own)[0] == [1, 0], "in the same finally"
+
+
 def test_a_rank_that_waited_too_long_tells_more_than_one_whose_connection_it_closed() -> None:
     late = "RuntimeError: [/x/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation"
     assert judge(failed(0, 5.0, PEER), failed(1, 5.2, late), failed(3, 5.3, late)) == ([1, 0, 3], "late")

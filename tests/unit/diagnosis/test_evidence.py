@@ -104,6 +104,10 @@ def test_an_exception_tells_more_than_a_signal_and_a_signal_more_than_the_output
     workers = crash.replace("Bus error", "Segmentation fault").replace("a.py", "/lib/mpi4py/futures/_core.py")
     assert name_error(replace(killed, traceback=workers)) == "mpi4py-futures"
     assert name_error(replace(killed, signal=7, traceback=workers)) == "sigbus"
+    mapped = crash.replace("a.py", "/lib/python3.11/site-packages/datasets/table.py")
+    assert name_error(replace(killed, signal=7, traceback=mapped)) == "sigbus-mapped"
+    below = crash + '  File "/lib/python3.11/site-packages/datasets/table.py", line 2 in g\n'
+    assert name_error(replace(killed, signal=7, traceback=below)) == "sigbus"
 
 
 @pytest.mark.parametrize(
