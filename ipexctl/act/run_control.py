@@ -26,6 +26,8 @@ from ipexctl.protocol.timings import Timings
 
 _STACKS_SIZE_LIMIT = 1 << 26  # bytes of stacks of all ranks
 _LINE_LIMIT = 1 << 12  # bytes of the first line of a keeper
+RUNS_LIMIT = 1000  # runs of one host; each takes a line of the screen
+ORPHANS_LIMIT = 100  # directories on one host; for each all hosts are searched for processes
 _HOST = re.compile(r"[\w:-][\w.:-]{,252}", re.ASCII)  # its name, by which a directory here is called
 _KEEPER_START_TIMEOUT = 60.0  # seconds in which the keeper must listen: 30 for its command, and 30 until it starts
 
@@ -189,15 +191,17 @@ def end_run_on_host(
 
 
 def list_runs_on_head(link: Link) -> messages.RunListing:
-    """Returns the runs whose head the host is, and orphaned directories on it, as far as these can be a run's. Raises
-    `LinkError`. Any run's agent can tell of all, but that of an old one may have lost its interpreter: the first that
-    works is believed, and when none does, that is not taken for "no runs"."""
+    """Returns the newest runs whose head the host is, and orphaned directories on it, as far as these can be a run's,
+    `RUNS_LIMIT` and `ORPHANS_LIMIT` at most. Raises `LinkError`. Any agent can tell of all, but that of an old run
+    may have lost its interpreter: the first that works is believed, and when none does, that is not "no runs"."""
     words = (RUNS, ROLE, AGENT, Role.LIST, KINDS.write(messages.RunListing()).decode(), AGENTS)
     command = build_script_command("list_runs.sh", *words, begins="ownership.sh")
     done = link.run(replace(command, timeout=20.0, cap=MESSAGE_LIMIT))
     listing = _parse_answer(link, done, "its runs cannot be listed", messages.RunListing)
     runs = [row for row in listing.runs if is_run_dir(row.directory, row.run)]
-    return messages.RunListing(runs, [each for each in listing.orphans if is_run_dir(each.directory, each.run)])
+    orphans = [each for each in listing.orphans if is_run_dir(each.directory, each.run)]
+    newest = sorted(runs, key=lambda row: row.started, reverse=True)
+    return messages.RunListing(newest[:RUNS_LIMIT], orphans[:ORPHANS_LIMIT])
 
 
 def read_run_description(link: Link, directory: str) -> messages.RunDescription:

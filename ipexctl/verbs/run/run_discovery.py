@@ -73,6 +73,13 @@ def find_runs(inventory: Inventory, context: Context) -> Workflow[RunSurvey]:
     answers, unreachable = yield from run_on_hosts(
         context, inventory, "list runs", lambda link, _: run_control.list_runs_on_head(link)
     )
+    for host, answer in answers.items():
+        for count, limit, what in (
+            (len(answer.runs), run_control.RUNS_LIMIT, "runs"),
+            (len(answer.orphans), run_control.ORPHANS_LIMIT, "directories of runs that are over"),
+        ):
+            if count == limit:
+                yield Message(f"there may be more {what} than the {limit} that count", "warning", host, "many-runs")
     runs = [DiscoveredRun(host, row) for host, answer in answers.items() for row in answer.runs]
     # Entries of one machine list the same; of a run whose head was lost, the host that leads it now knows most.
     runs.sort(key=lambda run: (_measure_knowledge(run.row), run.row.restart))

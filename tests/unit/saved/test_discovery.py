@@ -19,9 +19,10 @@ from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.run import run_discovery
 from ipexctl.verbs.run.manage import find_watcher, ps
-from ipexctl.verbs.run.run_discovery import DiscoveredRun, make_watcher
+from ipexctl.verbs.run.run_discovery import DiscoveredRun, find_runs, make_watcher
 from tests.fakes import FakeLink, FakeOpener
 from tests.stopwatch import Stopwatch
+from tests.unit.doctor.test_fix import ended
 from tests.unit.show.streams import START, fold, stamp
 
 RUN = "1126-1-ab12"
@@ -80,6 +81,21 @@ def test_times_are_those_that_a_program_can_wait() -> None:
     about = ABOUT._replace(timings=Timings(poll=-1.0, beat=9e15, lease=-3.0, quiet=0.0))
     timings = run_control.read_run_description(answer(about), PLACE).timings
     assert (timings.poll, timings.beat, timings.lease, timings.quiet) == (0.001, 1e6, 0.0, 0.001)
+
+
+def test_of_a_host_that_tells_of_very_many_runs_the_newest_count(tmp_path: Path) -> None:
+    """4 MiB of them held `ps` for a minute, and `stop --orphans`, which searches all hosts for each, for hours."""
+    runs = [RunRow(f"1-{n}", "t", "me", float(n), 1, "ended", ["a"], f"/h/{RUNS}/1-{n}-h0") for n in range(5000)]
+    orphans = [OrphanDirectory(f"2-{n}", f"/h/{RUNS}/2-{n}-h0") for n in range(5000)]
+    listing = Completed(0, KINDS.write(RunListing(runs, orphans)) + b"\n")
+    context = Context(FakeOpener(lambda *_: listing), tmp_path, tmp_path)
+    warnings, survey = ended(find_runs(Inventory((Host("a", "a"),), ""), context))
+    assert [run.row.run for run in survey.runs] == [f"1-{n}" for n in range(4000, 5000)]
+    assert [orphan.run for orphan in survey.orphans] == [f"2-{n}" for n in range(100)]
+    assert [event.text for event in warnings if isinstance(event, e.Message)] == [
+        "there may be more runs than the 1000 that count",
+        "there may be more directories of runs that are over than the 100 that count",
+    ]
 
 
 def test_no_interpreter_is_started_on_a_host_by_the_word_of_another(tmp_path: Path) -> None:
@@ -175,4 +191,4 @@ def test_thousands_of_runs_that_hosts_list_take_time_that_grows_with_their_numbe
     watch = Stopwatch()
     [listed] = [event.value for event in ps(inventory, context) if isinstance(event, e.Answer)]
     assert watch.read() < 8
-    assert len(getattr(listed, "runs", ())) == 15_000
+    assert len(getattr(listed, "runs", ())) == 5 * run_control.RUNS_LIMIT
