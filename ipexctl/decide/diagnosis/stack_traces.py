@@ -60,6 +60,7 @@ _THREADS_END = "threading.py", "_shutdown"  # where the end of Python waits for 
 _BOTTOM = ("<module>", "_run_module_as_main")  # functions in which a script begins
 _TWINS_LIMIT = 100  # stacks at one place of which the callers are compared
 _DEPTH_LIMIT = 90  # frames of a stack that may be longer than faulthandler writes (100)
+_OWN_GROUP = "a group of its own, process_group=torch.distributed.new_group(),"
 _LOCK_PLACES = "~/.cache/torch_extensions/*/*/lock, or */lock in TORCH_EXTENSIONS_DIR"
 
 _STATES = {
@@ -424,6 +425,9 @@ def _explain_place(frames: Stack, stacks: str, wchan: str) -> Iterator[str]:
     elif "futex" in wchan and _FORK.search(stacks) and (frames[0].own or frames[0].file.startswith("torch/")):
         yield "a forked process: its wait for a lock or threads of its parent, as torch's of OpenMP, never ends"
         yield "in the script: multiprocessing_context= or get_context('spawn'), or torch.set_num_threads(1) in it"
+    elif beside := _find_collective_beside(frames, stacks):
+        yield f"another of its threads is in a collective, too: {describe_position(beside)}"
+        yield f"ranks take those of one group in different orders so: {_OWN_GROUP} for the thread"
     elif _has_ended(frames):
         awaited = "a function of atexit"
         if _get_place(frames[-1]) == _THREADS_END:
@@ -431,6 +435,16 @@ def _explain_place(frames: Stack, stacks: str, wchan: str) -> Iterator[str]:
             places = join_names(list(dict.fromkeys(map(str, filter(None, own)))), 4)
             awaited = "a thread that is no daemon" + (f": {places}" if places else "")
         yield f"the script has ended, and its process waits for {awaited}"
+
+
+def _find_collective_beside(frames: Stack, stacks: str) -> Stack:
+    """Returns the stack, from that call on, of a thread that is in a collective while the main thread waits in one, as
+    the thread that writes a checkpoint beside the training. Empty without one."""
+    if _find_waiting_call(frames, "S") is None:
+        return ()
+    calls = ((thread, _find_waiting_call(thread, "")) for thread in _parse_threads(stacks)[:-1])
+    inside = (thread[call:] for thread, call in calls if call is not None)
+    return next((thread for thread in inside if _CALLS.search(thread[0].file)), ())
 
 
 def _get_place(frame: StackFrame) -> tuple[str, str]:

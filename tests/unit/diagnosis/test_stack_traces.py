@@ -574,3 +574,18 @@ def test_ranks_whose_scripts_have_ended_wait_for_a_thread_which_is_named() -> No
     groups = group_stacks(stacks)
     assert show_stall(groups, stacks)
     assert format_comparison(groups, 2)[-1].endswith(f"{ENDED} a thread that is no daemon: train.py:9 upload")
+
+
+def test_a_thread_in_a_collective_beside_that_of_the_main_thread_is_named() -> None:
+    c10d = "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    waits = '  File "/usr/lib/python3.11/threading.py", line 324 in wait\n'
+    gathers = f'  File "{c10d}", line 3631 in gather_object\n  File "/home/u/save.py", line 9 in save\n'
+    text = FAULT.replace(waits, gathers)
+    *_, where, advice = format_comparison(group_stacks([stack(rank, text, "S") for rank in (0, 1)]), 2)
+    assert where.endswith(
+        "in a collective, too: torch/distributed/distributed_c10d.py:3631 gather_object ← save.py:9 save"
+    )
+    assert "process_group=torch.distributed.new_group()" in advice
+    computes = text.replace('distributed_c10d.py", line 2810 in all_reduce', 'nn/functional.py", line 9 in linear')
+    for alone in (computes, FAULT):
+        assert "collective" not in str(format_comparison(group_stacks([stack(0, alone, "S")]), 1))
