@@ -1,5 +1,6 @@
 """The network test between hosts: its plan, and findings from its results."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_interface
@@ -143,7 +144,9 @@ def _check_connection_quality(report: ConnectivityReport) -> Iterator[CheckHit]:
         choice = report.choices[pair.source]
         if pair.error is None and pair.large is False:
             passes = f"{pair.mtu} bytes pass" if pair.mtu else "large packets vanish"
-            yield CheckHit("NET009", pair.source, {"interface": choice.name}, f"to {pair.target}: {passes}")
+            yield CheckHit(
+                "NET009", pair.source, {"interface": shlex.quote(choice.name)}, f"to {pair.target}: {passes}"
+            )
         if pair.error is None and pair.local and pair.local != choice.address:
             evidence = f"to {pair.target} by {pair.local}, not by {choice.name} ({choice.address})"
             yield CheckHit("NET010", pair.source, {}, evidence)

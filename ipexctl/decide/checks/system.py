@@ -162,13 +162,14 @@ def check_network(cluster: Cluster) -> Iterator[CheckHit]:
     cards = {host: card for host in chosen for card in cluster.facts[host].interfaces if card.name == chosen[host].name}
     mtus = {host: card.mtu for host, card in cards.items() if card.mtu}
     speeds = {host: card.speed for host, card in cards.items() if card.speed}
+    names = {host: shlex.quote(card.name) for host, card in cards.items()}  # a host's word, in a command for root
     usual_mtu, usual_speed = find_majority(mtus), find_majority(speeds) or 0
     for host, mtu in mtus.items():
         if mtu != usual_mtu:
-            yield CheckHit("NET004", host, {"mtu": mtu, "usual": usual_mtu, "interface": cards[host].name})
+            yield CheckHit("NET004", host, {"mtu": mtu, "usual": usual_mtu, "interface": names[host]})
     for host, speed in speeds.items():
         if speed < usual_speed:
-            yield CheckHit("NET005", host, {"speed": speed, "usual": usual_speed, "interface": cards[host].name})
+            yield CheckHit("NET005", host, {"speed": speed, "usual": usual_speed, "interface": names[host]})
 
 
 def check_clock(cluster: Cluster) -> Iterator[CheckHit]:

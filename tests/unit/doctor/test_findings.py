@@ -457,6 +457,14 @@ def test_a_different_mtu_on_the_interface_of_the_run_is_found() -> None:
     assert finding.fix == "for an administrator: sudo ip link set eth0 mtu 9000"
 
 
+def test_the_name_of_an_interface_is_no_command_in_a_fix_that_root_may_type() -> None:
+    """Who typed the line executed what the host had called its interface."""
+    odd = (Interface("e$(reboot);x", ("10.0.0.3/24",), 1500, 1000, True),)
+    findings = result(card(1, mtu=9000), card(2, mtu=9000), {**card(3), "interfaces": odd})
+    assert one("NET004", findings).fix == "for an administrator: sudo ip link set 'e$(reboot);x' mtu 9000"
+    assert "ethtool 'e$(reboot);x'" in one("NET005", findings).fix
+
+
 def test_a_slower_link_is_found() -> None:
     assert one("NET005", result(card(1), card(2), card(3, speed=100))).hosts == ("c",)
 
