@@ -39,6 +39,7 @@ _THIS_HOST = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())  # processes of
 _GROWTH_LIMIT = 16 << 20  # bytes by which a file may have grown since it was listed; they are not kept
 _EXTENSION_LIMIT = 1 << 16  # bytes of an extension of a header, such as a long name
 _STREAM_ERRORS = (tarfile.TarError, RecursionError, ValueError, OverflowError)  # of tarfile, by headers that are none
+_LINK_LIMIT = 40  # on the way to a directory, as the kernel's
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -53,15 +54,13 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
     replaced are moved to ``into/older/host``, if ``older`` is given; ``kept`` counts them."""
 
     def __init__(self, into: Path, host: str, older: str = "") -> None:
-        """Raises `UnsafePathError` if the directory is a symbolic link or cannot be created."""
+        """Raises `UnsafePathError` if the directory is a symbolic link, one of another user is on the way to it, or it
+        cannot be created."""
         self.path, self._older, self.kept = into / host, older, 0
         with _convert_os_errors(str(self.path)):
             make_private_directories(into)
-            top = os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with _hold_directory(into) as top:
                 self._root = _open_subdirectory(top, host)
-            finally:
-                os.close(top)
             _remove_stale_staging(self._root)
             self._part = f"{PART}{_THIS_HOST}-{os.getpid()}-{secrets.token_hex(4)}"
             # Others may replace it by a link, where they own the host's directory.
@@ -140,8 +139,8 @@ def read_fetched_run(into: Path) -> str:
 
 def note_fetched_run(into: Path, run: str) -> None:
     """Notes of which run the files in ``into`` are from now on."""
-    with contextlib.suppress(OSError):
-        write_private_file(into / _RUN, run.encode())
+    with contextlib.suppress(OSError), _hold_directory(into) as held:
+        write_private_file(_locate_file(held, _RUN), run.encode())
 
 
 def stat_local_file(root: Path, local: str) -> tuple[int, int] | None:
@@ -158,16 +157,15 @@ def is_case_insensitive(into: Path) -> bool:
     at = into
     while not at.is_dir() and at != at.parent:
         at = at.parent
-    probe = at / f"{PART}{secrets.token_hex(4)}-a"
-    try:
+    with contextlib.suppress(OSError), _hold_directory(at) as held:
+        probe = _locate_file(held, f"{PART}{secrets.token_hex(4)}-a")
         probe.touch(mode=0o600, exist_ok=False)
-    except OSError:
-        return False
-    try:
-        return probe.with_name(probe.name.upper()).exists()
-    finally:
-        with contextlib.suppress(OSError):  # another user may have removed it
-            probe.unlink()
+        try:
+            return probe.with_name(probe.name.upper()).exists()
+        finally:
+            with contextlib.suppress(OSError):  # another user may have removed it
+                probe.unlink()
+    return False
 
 
 def list_files(link: Link, directory: str, patterns: Sequence[str], parse: Callable[[bytes], _Listing]) -> _Listing:
@@ -293,6 +291,47 @@ class _Pipe(io.RawIOBase):
     def format_error(self) -> str:
         lines = self._err.decode("utf-8", "replace").strip().splitlines()
         return f": {printable(lines[-1], 160)}" if lines else ""
+
+
+@contextlib.contextmanager
+def _hold_directory(directory: Path) -> Iterator[int]:
+    """Opens this very directory, whatever others put in its place meanwhile. Raises `OSError`."""
+    number = _open_own_way(directory)
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+def _locate_file(held: int, name: str) -> Path:
+    return Path(f"/proc/self/fd/{held}/{name}")
+
+
+def _open_own_way(directory: Path) -> int:
+    """Opens a directory, to open others in it. Links on the way are followed where they are ours or root's: another
+    user, who may write on the way, can put one in the place of a directory at any moment. Raises `OSError`."""
+    at, names, links = os.open("/", _DIRECTORY), [*directory.absolute().parts[:0:-1]], 0
+    try:
+        while names:
+            inner = os.open(names.pop(), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            at, above = inner, at
+            try:
+                status = os.fstat(inner)
+                if not stat.S_ISLNK(status.st_mode):
+                    continue
+                links += 1
+                if status.st_uid not in {0, os.geteuid()} or links > _LINK_LIMIT:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                target = os.readlink("", dir_fd=inner)
+                names += [name for name in target.split("/")[::-1] if name]
+                at = os.open("/" if target.startswith("/") else ".", _DIRECTORY, dir_fd=above)
+                os.close(inner)
+            finally:
+                os.close(above)
+    except BaseException:
+        os.close(at)
+        raise
+    return at
 
 
 def _open_subdirectory(at: int, name: str) -> int:

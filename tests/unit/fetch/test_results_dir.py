@@ -41,6 +41,29 @@ def put(results: ResultsDir, local: str, data: bytes = b"new", *, executable: bo
     return results.write_file(local, iter([data[:1], data[1:]]), mtime=1_000_000, executable=executable)
 
 
+def test_a_link_on_the_way_is_followed_unless_another_user_may_have_put_it_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may write above exchanged the directory for a link while files came: they went where that leads."""
+    (tmp_path / "disk/deep").mkdir(parents=True)
+    links = (tmp_path / "whole", tmp_path / "part")
+    links[0].symlink_to(tmp_path / "disk")
+    links[1].symlink_to("whole/../disk/./deep")
+    for link in links:
+        with ResultsDir(link, "n0") as results:
+            put(results, "x")
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("x")} == {"disk/n0/x", "disk/deep/n0/x"}
+    if os.geteuid() == 0:
+        os.chown(links[0], 4242, -1, follow_symlinks=False)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    for link in links:
+        with pytest.raises(UnsafePathError, match="a part of the local path is a symbolic link"):
+            ResultsDir(link, "n1")
+        receive.note_fetched_run(link, "train-1")
+    assert not [*tmp_path.rglob("n1"), *tmp_path.rglob(".ipexctl-run")]
+
+
 def test_a_file_lands_below_its_host_with_its_time_and_for_us_alone(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
