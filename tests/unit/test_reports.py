@@ -189,6 +189,18 @@ def test_ranks_that_ended_well_although_a_process_of_theirs_did_not_are_named_wi
     )
 
 
+def test_of_an_exception_that_holds_the_stack_of_another_one_both_are_named() -> None:
+    """As of a checkpoint that async_save did not write: its first line names ranks, and no reason."""
+    inner = 'Traceback (most recent call last): (RANK 0)\n  File "/w/save.py", line 9, in save\n'
+    error = f"CheckpointException: ranks:dict_keys([0])\n{inner}NotADirectoryError: '/data/ckpt'\n"
+    run = of_run(
+        make_report(
+            fold_state(streams.stamp([RUN, *done(end(0, at=1.0, error=error), end(1, at=1.1))])), read_known_errors
+        )
+    )
+    assert run.uncaught.endswith("CheckpointException: ranks:dict_keys([0]) … NotADirectoryError: '/data/ckpt'")
+
+
 @pytest.mark.parametrize(("later", "last"), [(1.0, 1.0), (4.0, 4.0), (1.0, 4.0)])
 def test_ranks_that_end_well_just_after_an_exception_that_they_wrote_are_named(later: float, last: float) -> None:
     """As of ``try: main()`` with ``traceback.print_exc()``; the cause may end last."""

@@ -74,6 +74,11 @@ def read_runtime_output(lines: Iterable[str]) -> str:
     return "\n".join(line for line in others if not _EXCEPTION.match(line) and not _is_warning(line))
 
 
+def holds_stack(message: str) -> bool:
+    """Whether the message of an exception has the stack of another one: that of a worker, a task, another rank."""
+    return any(map(_FRAME.match, message.splitlines()))
+
+
 def _is_warning(line: str) -> bool:
     return _WARNING.search(line) is not None or find_harmless(line) is not None
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import get_args
 
 from ipexctl.decide.diagnosis.cause import find_cause
+from ipexctl.decide.diagnosis.evidence import holds_stack
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, fill_command, make_diagnosis
 from ipexctl.decide.run.circumstances import add_circumstance
 from ipexctl.decide.run.command_line import find_script, make_command_with, make_command_without
@@ -165,7 +166,9 @@ def _describe_uncaught(state: RunState, ranks: Sequence[RankOutcome], known: Rea
     if broken := [replace(rank, state="failed") for rank in ranks if rank.state == "ok" and rank.error]:
         first = find_cause(known(), broken, "").failed[0]
         where = f" at {first.line}" if first.line else ""
-        error = printable(first.error.splitlines()[0], 200)
+        lines = first.error.splitlines()
+        inner = f" … {lines[-1].strip()}" if holds_stack(first.error) else ""
+        error = printable(f"{lines[0]}{inner}", 300)
         return f"rank {first.rank} on {first.host} had an exception in a process of its script{where}: {error}"
     spoke = [
         (rank, *state.last_words[rank.rank]) for rank in ranks if rank.state == "ok" and rank.rank in state.last_words
