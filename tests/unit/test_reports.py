@@ -455,6 +455,20 @@ def test_a_file_that_was_not_sent_has_the_command_that_sends_it(path: str, comma
     assert ("on this machine" in diagnosis.why) == bool(command)
 
 
+@pytest.mark.parametrize("path", ["/h/ipexctl/p-1/gen.py", "/h/ipexctl/p-1/train.py"])
+def test_a_script_that_was_not_sent_has_the_command_that_sends_it(path: str) -> None:
+    error = f"python: can't open file '{path}': [Errno 2] No such file or directory"
+    command_line = e.Started("run", "gen.py", HOSTS, words=("run", "gen.py"))
+    events = [
+        command_line,
+        e.FilesLeftOut({"gen.py": "gen.py"}),
+        *done(end(2, 1, 50.0, error=error), reason="rank")[1:],
+    ]
+    diagnosis = diagnose(events)
+    assert diagnosis.code == "no-script"
+    assert (diagnosis.command == "ipexctl run --exclude '!/gen.py' gen.py") == path.endswith("gen.py")
+
+
 def test_a_library_of_the_project_that_was_not_sent_has_the_command_that_sends_it_and_has_it_found() -> None:
     words = ("run", "./m", "-f", "lab/hosts")
     command_line = e.Started("run", "./m", HOSTS, selection_flags=("-f", "lab/hosts"), words=words)

@@ -39,7 +39,8 @@ case $(head -c 300 "$file" | head -n 2 | tr -d '\0') in '#!'*python*) echo pytho
 esac"""
 _LINKED = re.compile(rb"\0(libmpi(?:ch)?\.so\.\d+)\0")  # among the names of libraries that an ELF file needs
 
-# For the environment's interpreter: ends with 1 where it finds no such module to start. Imports none of its packages.
+# For the environment's interpreter: ends with 1 where it finds no such package, with 2 where that has no such module to
+# start. Imports none of its packages.
 FIND_MODULE = """import sys
 path, name, known = None, "", False
 def find(name, path):
@@ -48,9 +49,9 @@ for part in sys.argv[1].split("."):
     name = f"{name}.{part}" if name else part
     spec = find(name, path)
     if spec is None:
-        sys.exit(1)
+        sys.exit(1 if name == part else 2)
     path = spec.submodule_search_locations
-sys.exit(0 if path is None or find(name + ".__main__", path) else 1)"""
+sys.exit(0 if path is None or find(name + ".__main__", path) else 2)"""
 
 
 def find_linked_mpi(data: bytes) -> str:
@@ -124,7 +125,7 @@ def parse_file(name: str, data: bytes, executable: bool, args: tuple[str, ...]) 
     line and cannot be Python is not guessed at: raises `UsageError`."""
     line, shown = data[:200].partition(b"\n")[0], printable(name, 300)
     python = Start("python", name, args)
-    if name.endswith(".py") or (line.startswith(b"#!") and b"python" in line):
+    if name.endswith((".py", ".pyz")) or (line.startswith(b"#!") and b"python" in line):
         return python
     if line.startswith(b"#!"):
         words = line[2:].decode("utf-8", "replace").strip().split(None, 1)

@@ -79,13 +79,16 @@ def _must_ask(start: Start, project: Project) -> bool:
 
 
 def _find_module(link: Link, name: str, project: Project, runtime: Runtime) -> str | Failure:
-    if link.run(Command((runtime.python, "-c", FIND_MODULE, name), timeout=_TIMEOUT)).ok:
+    completed = link.run(Command((runtime.python, "-c", FIND_MODULE, name), timeout=_TIMEOUT))
+    if completed.ok:
         return "python"
     what = f"the environment has no module {printable(name, 200)} to start, nor is it below {project.root}"
     package = name.partition(".")[0]
     hint: str = advise("install", "--with", package)
     if any((directory / package).is_dir() for directory in _list_import_directories(project)):
         hint = f"name a module of the project's own {printable(package, 200)}"  # not a stranger's package of its name
+    elif completed.status == 2:
+        hint = f"the environment has {printable(package, 200)}: name one of its modules that can be started"
     return Failure(link.host.name, Kind.STEP, what, hint, "no-module")
 
 

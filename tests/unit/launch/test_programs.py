@@ -64,6 +64,7 @@ def test_a_word_that_is_nearly_a_placeholder_is_a_warning() -> None:
         ("a.sh", b"#!/bin/sh\necho\n", 0o644, ("file", ("/bin/sh",), False)),
         ("a.sh", b"#! /usr/bin/env -S bash -x\n", 0o755, ("file", ("/usr/bin/env", "-S bash -x"), False)),
         ("a.out", b"\x7fELF\0\0", 0o755, ("file", (), False)),
+        ("train.pyz", b"PK\3\4\0", 0o644, ("python", (), True)),
     ],
 )
 def test_a_file_is_started_as_it_says(
@@ -307,7 +308,7 @@ def test_a_program_is_found_on_its_path_only_and_known_as_python_by_its_first_li
 
 @pytest.mark.parametrize(
     ("name", "known"),
-    [("http.server", 0), ("json", 1), ("json.tool", 0), ("unittest", 0), ("a.b", 1), ("http.nosuch", 1)],
+    [("http.server", 0), ("json", 2), ("json.tool", 0), ("unittest", 0), ("a.b", 1), ("http.nosuch", 2)],
 )
 def test_a_module_is_found_if_it_can_be_started_and_none_is_imported(name: str, known: int) -> None:
     assert subprocess.run([sys.executable, "-c", FIND_MODULE, name], check=False).returncode == known
