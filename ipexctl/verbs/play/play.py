@@ -3,7 +3,7 @@
 As in Ansible, a host that fails a step is left out of the later ones and the others go on. Steps whose hosts work
 together (`run`) are begun only with all of them. ``any_errors_fatal`` and ``max_fail_percentage`` change this."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +11,11 @@ from typing import Any, NamedTuple
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import expand_local_paths
 from ipexctl.decide import parsing, play_schedule
+from ipexctl.decide.launch.environment import parse_user_env
 from ipexctl.decide.launch.programs import is_program_name
 from ipexctl.decide.parsing import validators
+from ipexctl.decide.planning.sync import find_path_fault
+from ipexctl.decide.releases.resolve import match_version
 from ipexctl.decide.run.fold import RunFold
 from ipexctl.decide.run.report import make_report
 from ipexctl.model import events as e
@@ -88,7 +91,7 @@ def play(book: Play, inventory: Inventory, context: Context, options: PlayOption
     options = options or PlayOptions()
     steps = keep_excluded(tuple(map(expand_step_paths, options.select_steps(book))))
     chosen = [_limit_hosts(step, inventory) for step in steps]
-    if errors := [*find_errors(steps)]:
+    if errors := [*find_errors(steps, context.environ)]:
         raise UsageError(f"{printable(book.source, 300)}: {pluralize(len(errors), 'error')}", reasons=errors)
     requested = tuple(host.name for host in options.limit_hosts(inventory))
     yield e.Started("play", book.name or book.source, requested, selection_flags=list_flags(inventory, None))
@@ -158,22 +161,25 @@ def keep_excluded(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return tuple(kept)
 
 
-def find_errors(steps: Sequence[Step]) -> Iterator[str]:
+def find_errors(steps: Sequence[Step], environ: Mapping[str, str] | None = None) -> Iterator[str]:
     """Yields one sentence for each file or directory of this machine that a step reads and that does not exist, or is
-    of the wrong kind, for each ``venv`` that is no path of one, for each run whose options contradict each other, and
-    for each requirement that would have to be built. Steps after a fetch are not checked: it may bring their files."""
+    of the wrong kind, for each ``venv`` or ``workdir`` that is no path of one, for each run whose options contradict
+    each other or whose variables cannot be set (with ``environ``: or are not set here), for each ``torch`` that is no
+    version, and for each requirement that would have to be built. Steps after a fetch are not checked: it may bring
+    their files."""
     for step in steps:
-        if isinstance(step.task, tasks.Fetch):
+        task = step.task
+        if isinstance(task, tasks.Fetch):
             return
-        if isinstance(step.task, tasks.Run):
-            try:
-                check_options(step.task)
-            except UsageError as error:
-                reasons = [error.sentence, *error.reasons, *filter(None, [error.hint])]
-                yield f"{step.locate('run')}: run: {'; '.join(reasons)}"
-        venv = getattr(step.task, "venv", None)
-        if venv and (why := validators.environment(venv)):
-            yield f"{step.locate('venv')}: {step.action}.venv {printable(venv, 300)}: {why}"
+        if isinstance(task, tasks.Run):
+            passed = task.pass_env if environ is not None else ()
+            yield from _find_refusal(step, "run", check_options, task)
+            yield from _find_refusal(step, "env", parse_user_env, task.env, {}, passed, environ or {})
+        if isinstance(task, tasks.VersionFields):
+            yield from _find_refusal(step, "torch", match_version, task.torch, "0")
+        for key, find_fault in (("venv", validators.environment), ("workdir", find_path_fault)):
+            if (place := getattr(task, key, None)) and (why := find_fault(place)):
+                yield f"{step.locate(key)}: {step.action}.{key} {printable(place, 300)}: {why}"
         for key, path in _list_inputs(step.task):
             location = f"{step.locate(key)}: {step.action}.{key} {printable(path, 300)}"
             file = Path(path)
@@ -183,6 +189,14 @@ def find_errors(steps: Sequence[Step]) -> Iterator[str]:
                 yield f"{location} is a directory"
         if isinstance(step.task, tasks.Install):
             yield from find_unfit_requirements(step.task, f"{step.locate('with')}: {step.action}")
+
+
+def _find_refusal(step: Step, key: str, check: Callable[..., object], *given: object) -> Iterator[str]:
+    try:
+        check(*given)
+    except UsageError as error:
+        reasons = [error.sentence, *error.reasons, *filter(None, [error.hint])]
+        yield f"{step.locate(key)}: {step.action}: {'; '.join(reasons)}"
 
 
 _INPUTS = ("script", "source", "project", "requirements", "wheels", "find_links", "env_file", "accelerate_config")

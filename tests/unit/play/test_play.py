@@ -21,7 +21,7 @@ from ipexctl.verbs.common.playbooks import read_play_hosts
 from ipexctl.verbs.common.select import limit_hosts, list_flags
 from ipexctl.verbs.play.execute import search_environment
 from ipexctl.verbs.play.lint import lint
-from ipexctl.verbs.play.play import PlayOptions, keep_excluded, list_steps, play
+from ipexctl.verbs.play.play import PlayOptions, find_errors, keep_excluded, list_steps, play
 from tests.fakes import FakeOpener
 from tests.tables import read_table
 from tests.unit.show.streams import fold
@@ -346,6 +346,23 @@ def test_every_file_that_a_step_reads_must_exist(tmp_path: Path) -> None:
     for name in ("list.txt", "wheels", "links", "project", "names.env", "a.yaml"):
         (tmp_path / name).touch()
     assert [*lint(["p.yaml"], environ={}, cwd=tmp_path, variables={})]
+
+
+def test_values_that_a_step_would_refuse_are_refused_before_the_first_one(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    run = "run: {script: train.py, env: {'A B': x}}"
+    steps = ("command: {argv: [x]}", "sync: {workdir: ../x}", "install: {torch: banana}", run)
+    book = "steps:\n" + "".join(f"- {step}\n" for step in steps)
+    (tmp_path / "p.yaml").write_text(book)
+    with pytest.raises(UsageError) as refused:
+        [*lint(["p.yaml"], environ={}, cwd=tmp_path, variables={})]
+    workdir, version, variables = refused.value.reasons
+    assert workdir == "p.yaml:3:19: sync.workdir ../x: has '..' in it"
+    assert version.startswith("p.yaml:4:20: install: torch 'banana' is not a version")
+    assert variables == "p.yaml:5:32: run: invalid variables for the ranks; --env A B: not a valid variable name"
+    passes = "steps: [{run: {script: train.py, pass_env: [LACKING]}}]"
+    [run_step] = playbook.parse_playbook(passes, "p.yaml", base=str(tmp_path)).steps
+    assert "--pass-env LACKING: not set on this machine" in next(find_errors([run_step], {}))
 
 
 def test_options_of_a_run_that_do_not_fit_are_refused_before_anything_is_done(tmp_path: Path) -> None:
