@@ -1,6 +1,5 @@
 """An installed environment that gets, loses or renews packages: its release, MPI, interpreter and the rest stay."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -10,7 +9,7 @@ from packaging.requirements import InvalidRequirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from ipexctl.decide.planning.requirements import Requirement, parse_package
+from ipexctl.decide.planning.requirements import Requirement, names_place, parse_package
 from ipexctl.decide.releases.mpi_choice import DEFAULT, find_wheel_mpi
 from ipexctl.decide.releases.resolve import match_version
 from ipexctl.decide.releases.table import get_public_version
@@ -57,7 +56,7 @@ def find_marker(venv: str, facts: HostFacts, task: Install) -> InstallMarker | N
         return None
     first, marker = next(iter(markers.items()))
     named = set(map(read_package_name, (*task.with_, *task.without)))
-    places = [text for text in marker.requested if _names_place(text) and read_package_name(text) not in named]
+    places = [text for text in marker.requested if names_place(text) and read_package_name(text) not in named]
     if task.mpi == "auto" and marker.stack.mpi.program:  # which is asked on all hosts for its version
         places.append(marker.stack.mpi.program)
     for other, held in markers.items():
@@ -69,23 +68,6 @@ def find_marker(venv: str, facts: HostFacts, task: Install) -> InstallMarker | N
             hint = advise("install", "--like", first, text="if they are yours:")
             raise UsageError(what, reasons=alone[:5], hint=hint, exit=Exit.STEP)
     return marker
-
-
-def find_strange_hosts(markers: Mapping[str, InstallMarker]) -> set[str]:
-    """Returns the hosts whose environment has packages or an MPI from places that that of no other host knows: as these
-    say, who are no model for others that nobody has named."""
-    places = {host: {*marker.requested, marker.stack.mpi.program or ""} for host, marker in markers.items()}
-    counts = Counter(text for texts in places.values() for text in texts)
-    alone = {text for text, count in counts.items() if text and count < min(2, len(markers)) and _names_place(text)}
-    return {host for host, texts in places.items() if not alone.isdisjoint(texts)}
-
-
-def _names_place(requirement: str) -> bool:
-    """Returns whether a requirement names a URL or a path, not a package of an index."""
-    try:
-        return bool(parse_package(requirement).url)
-    except InvalidRequirement:
-        return True
 
 
 def keep_environment(

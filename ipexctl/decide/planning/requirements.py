@@ -109,6 +109,14 @@ def parse_package(text: str) -> PackageRequirement:
         raise InvalidRequirement("its marker is nested too deeply") from None
 
 
+def names_place(requirement: str) -> bool:
+    """Returns whether a requirement names a URL or a path, not a package of an index."""
+    try:
+        return bool(parse_package(requirement).url)
+    except InvalidRequirement:
+        return True
+
+
 def parse_requirements(text: str, place: str) -> Iterator[Requirement | str]:
     """Yields the requirements of a file's text, and the names of the files that it includes (``-r``)."""
     number, joined, first = 0, "", 0

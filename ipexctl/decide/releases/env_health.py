@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 
 from packaging.utils import canonicalize_name
 
-from ipexctl.decide.planning.extend import find_strange_hosts
+from ipexctl.decide.planning.requirements import names_place
 from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import Failure, Hint, Kind, advise
 from ipexctl.model.facts import Facts, HostFacts
 from ipexctl.model.json_values import Record
+from ipexctl.model.stack import InstallMarker
 from ipexctl.model.text import fold_names, join_names, printable
 
 DEFAULT_VENV = ".local/share/ipexctl/env"  # below the home directory
@@ -80,7 +81,7 @@ def find_repair(facts: HostFacts, broken: Collection[str] = ()) -> Repair | None
         for host, marker in markers.items()
         if host not in broken and not describe_drift(marker.packages, envs[host].packages)
     }
-    strange = find_strange_hosts(markers)
+    strange = _find_strange_hosts(markers)
     models = {host: marker.id for host, marker in markers.items() if host not in strange}
     ids = {host: id for host, id in models.items() if host in whole} or models
     if not ids:
@@ -89,6 +90,15 @@ def find_repair(facts: HostFacts, broken: Collection[str] = ()) -> Repair | None
     model = next(host for host, id in ids.items() if id == usual)
     others = tuple(host for host in facts if whole.get(host) != usual)
     return Repair(model, others if len(others) < len(facts) else ())
+
+
+def _find_strange_hosts(markers: Mapping[str, InstallMarker]) -> set[str]:
+    """Returns the hosts whose environment has packages or an MPI from places that that of no other host knows: as these
+    say, who are no model for others that nobody has named."""
+    places = {host: {*marker.requested, marker.stack.mpi.program or ""} for host, marker in markers.items()}
+    counts = Counter(text for texts in places.values() for text in texts)
+    alone = {text for text, count in counts.items() if text and count < min(2, len(markers)) and names_place(text)}
+    return {host for host, texts in places.items() if not alone.isdisjoint(texts)}
 
 
 def format_limit(hosts: Collection[str], sign: str = "") -> str:

@@ -145,7 +145,8 @@ def _stop_leaderless(
     run = discovered.row.run
     what = f"no host that leads run {run} can be reached: its parts are ended, so that no other takes its place"
     yield e.Message(what, code="leaderless")
-    _, left, unknown, _ = yield from _clean_up(run, discovered.away, inventory, context)
+    cleaned, unknown = yield from _clean_up(run, discovered.away, inventory, context)
+    left = {host: done.left for host, done in cleaned.items() if done.left}
     proof = e.CleanupChecked(run, inventory.names, left, tuple(unknown))
     yield proof
     yield from e.finish_verb("stop", StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, "stopped"))
@@ -221,13 +222,17 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> e.Workfl
     left: dict[str, tuple[int, ...]] = {}
     unknown, removed = list(survey.unreachable), list[str]()
     for run, directories in to_remove.items():
-        was_running, of_run, silent, staying = yield from _clean_up(run, directories, inventory, context)
+        cleaned, silent = yield from _clean_up(run, directories, inventory, context)
+        was_running = any(done.was_running for done in cleaned.values())
         unknown += silent
-        for host, pids in of_run.items():
-            left[host] = (*left.get(host, ()), *pids)
+        for host, done in cleaned.items():
+            if done.left:
+                left[host] = (*left.get(host, ()), *done.left)
         if not (was_running or silent or directories) and prefix:
             raise run_discovery.no_run_error(run, survey)
-        if not staying and (directories.keys() - {*silent} or (prefix and was_running)):
+        if not any(done.stays for done in cleaned.values()) and (
+            directories.keys() - {*silent} or (prefix and was_running)
+        ):
             removed.append(run)
     fetchable = sorted({run.row.run for run in survey.runs if run.row.state == "ended"} & {*to_remove})
     if fetchable and not prefix:
@@ -263,21 +268,19 @@ def choose_directories(survey: run_discovery.RunSurvey, prefix: str | None) -> d
 
 def _clean_up(
     run: str, directories: Mapping[str, str], inventory: Inventory, context: Context
-) -> e.Workflow[tuple[bool, dict[str, tuple[int, ...]], list[str], list[str]]]:
-    """Ends what is left of a run on all hosts. Whether anything was, what could not be ended, silent hosts, and those
-    on which its directory stays."""
+) -> e.Workflow[tuple[dict[str, run_control.HostCleanup], list[str]]]:
+    """Ends what is left of a run on all hosts, and names those on which its directory alone stays. Returns what became
+    of it on each host, and silent hosts."""
 
     def end(link: Link, _: Emit) -> run_control.HostCleanup:
         run_dir = RemoteRunDir(link.host, directories.get(link.host.name, ""), "python3")
         return run_control.end_run_on_host(link, run_dir, run)
 
     reaped, silent = yield from run_on_hosts(context, inventory, "reap", end)
-    left = {host: done.left for host, done in reaped.items() if done.left}
-    staying = [host for host, done in reaped.items() if done.stays]
-    for host in (name for name in staying if name not in left):
+    for host in (name for name, done in reaped.items() if done.stays and not done.left):
         what = f"the directory of run {run} could not be removed: {printable(directories[host], 300)}"
         yield e.HostFailed(Failure(host, Kind.RESIDUE, what, code="residue"))
-    return any(done.was_running for done in reaped.values()), left, [*silent], staying
+    return reaped, [*silent]
 
 
 def find_watcher(

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.model import events as e
 from ipexctl.model.answers.manage import OrphanDirectory
@@ -70,8 +71,9 @@ def test_a_run_of_hosts_that_do_not_answer_is_not_removed(monkeypatch: pytest.Mo
         yield from ()
         return value
 
+    ended = {"a": run_control.HostCleanup(was_running=True, left=(), stays=False)}
     for silent, removed in ((["a"], ()), ([], ("4-lost",))):
-        monkeypatch.setattr(manage, "_clean_up", lambda *_, silent=silent: return_((not silent, {}, silent, [])))
+        monkeypatch.setattr(manage, "_clean_up", lambda *_, silent=silent: return_(({} if silent else ended, silent)))
         monkeypatch.setattr(run_discovery, "find_runs", lambda *_: return_(RunSurvey((), (), ("a",))))
         events = [*manage.reap("4-lost", Inventory((Host("a", "a"),), ""), cast(Any, None))]
         assert [cast(Any, event.value).removed for event in events if isinstance(event, e.Answer)] == [removed]
