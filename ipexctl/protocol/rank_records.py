@@ -32,7 +32,8 @@ class RankStage(NamedTuple):
 
 class RankWorld(NamedTuple):
     """A process of the rank is the ``member`` of this number of a world of ``size`` processes, two or more. ``via`` is
-    "torch", "rpc", "mpi" or "horovod"; ``exchanged``: the world was used, by more than a barrier."""
+    "torch", "rpc", "mpi" or "horovod"; ``exchanged``: the world was used, by more than a barrier. ``collectives``: of
+    torch's world of all ranks, as it was left, how many it took part in; None: not left, or not counted."""
 
     rank: int
     host: str
@@ -41,6 +42,7 @@ class RankWorld(NamedTuple):
     member: int
     exchanged: bool
     at: float = 0.0
+    collectives: Optional[int] = None
 
 
 class RankAlone(NamedTuple):

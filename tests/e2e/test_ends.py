@@ -78,6 +78,17 @@ def test_the_rank_that_failed_is_named_with_all_it_wrote(
     assert way != "abort" or "rank 1 on node0 called MPI_Abort(7)" in result.out
 
 
+@pytest.mark.backend
+@pytest.mark.parametrize("backend", ["impi", "gloo"])
+def test_a_rank_that_catches_its_exception_and_leaves_a_collective_out_is_named(
+    stock: str, workspace: Workspace, backend: str
+) -> None:
+    words = ["--venv", stock, "--limit", "node0,node1", "--ppn", "1", "--backend", backend]
+    result = workspace("run", *words, RANKS / "shifted.py")
+    assert result.code == 0, result
+    assert "rank 1: it took part in 5 collectives, rank 0 in 6: after a step that one rank leaves out" in result.err
+
+
 def check_end(workspace: Workspace, way: str, *, ends_itself: bool = False) -> None:
     """Judges the last run of `ends.py` by its report and its logs. ``ends_itself``: as under Open MPI, where a rank
     that calls MPI_Abort exits with its code."""

@@ -62,6 +62,15 @@ def judge_worlds(run: "KeeperRun", awaited: "Iterable[int]") -> None:
         run.note(separate)
 
 
+def note_left_out(run: "KeeperRun") -> None:
+    """Notes it where a rank took part in fewer collectives than others, with which it trained on all the same."""
+    places = {rank: host for host, ranks in run.list_ranks().items() for rank in ranks}
+    left_out = meeting.find_left_out(run.meetings, places)
+    if left_out:
+        rank, text = left_out
+        run.note(rank_records.RankNote(rank, places[rank], text, run.now.clock))
+
+
 def _on_rank_ended(run: "KeeperRun", host: str, end: "rank_records.RankEnded") -> None:
     end = _convert_to_head_time(run, host, end)
     explained = end.status and (end.error or end.exited)

@@ -8,6 +8,10 @@ from ipexctl.protocol.journal import SeparateWorlds
 from ipexctl.protocol.rank_records import RankAlone, RankWorld
 
 CAUSE_LIMIT = 8  # causes that are named
+LEFT_OUT = (
+    "it took part in %d collectives, rank %d in %d: after a step that one rank leaves out, as by an exception that its "
+    "script catches, the ranks average values of different steps"
+)
 
 
 class RankMeeting(NamedTuple):
@@ -17,6 +21,7 @@ class RankMeeting(NamedTuple):
     worlds: "FrozenSet[Tuple[str, int, int, bool]]" = frozenset()  # via, size, member, exchanged
     steps: "Optional[int]" = None
     causes: "Tuple[Tuple[str, str, str], ...]" = ()
+    collectives: "Optional[int]" = None  # `RankWorld.collectives`
 
     @property
     def exchanged(self) -> bool:
@@ -59,6 +64,8 @@ def add_record(meetings: "Meetings", record: "Union[RankWorld, RankAlone]") -> N
     known = meetings.get(record.rank, RankMeeting())
     if isinstance(record, RankWorld):
         known = known._replace(worlds=known.worlds | {(record.via, record.size, record.member, record.exchanged)})
+        if record.collectives is not None:
+            known = known._replace(collectives=record.collectives)
     else:
         known = known._replace(steps=max(record.steps, known.steps or 0), causes=(*known.causes, *record.causes))
     meetings[record.rank] = known
@@ -105,3 +112,14 @@ def find_separate_worlds(meetings: "Meetings", awaited: "Iterable[int]") -> "Opt
     joined = max([size for known in outer for _, size, _, _ in known.worlds] or [0])
     steps = min([known.steps for known in meetings.values() if known.steps] or [0])
     return SeparateWorlds(worlds, steps, joined, list(causes)[:CAUSE_LIMIT])
+
+
+def find_left_out(meetings: "Meetings", ranks: "Iterable[int]") -> "Optional[Tuple[int, str]]":
+    """Returns the rank that took part in the fewest collectives of all ranks, and what to say of it; None where these
+    ranks took part in equally many, or one has not counted."""
+    counts = [(meetings.get(rank, RankMeeting()).collectives, rank) for rank in ranks]
+    known = [(count, rank) for count, rank in counts if count is not None]
+    if not known or len(known) < len(counts) or min(known)[0] == max(known)[0]:
+        return None
+    (fewest, rank), (most, other) = min(known), max(known)
+    return rank, LEFT_OUT % (fewest, other, most)

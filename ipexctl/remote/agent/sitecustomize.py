@@ -310,6 +310,11 @@ class Hooks(names.ModuleHooks):
                 return
             before = now
 
+    def leave_group(self, args: "Any", kwargs: "Any") -> None:
+        if self.worlds:
+            self.worlds.note_left(args, kwargs)
+        self.wait_for_gloo_threads()
+
     # The import system asks this before its own finders.
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
@@ -368,7 +373,7 @@ class Hooks(names.ModuleHooks):
         if worlds and "TCPStore" in functions:
             names.call_around(functions["TCPStore"], "__init__", worlds.note_store)
         if callable(functions.get("destroy_process_group")):
-            names.call_around(module, "destroy_process_group", lambda *_: self.wait_for_gloo_threads())
+            names.call_around(module, "destroy_process_group", self.leave_group)
 
 
 def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":

@@ -284,6 +284,7 @@ class Worlds:
         """The end of the script: only what has loaded torch, or was told by MPI that it is alone, is of interest."""
         if self.count and (self.lonely or "torch" in sys.modules):
             self.judge(0)
+            self.note_left()
 
     def find_causes(self) -> "Any":
         """Why a process may be alone: kind, line of the script, value."""
@@ -334,6 +335,16 @@ class Worlds:
                 append_line()
 
         threading.Thread(target=answer, name="ipexctl-collectives", daemon=True).start()
+
+    @quietly
+    def note_left(self, args: "Any" = (), kwargs: "Any" = {}) -> None:  # noqa: B006
+        """torch's own world is left, as by `destroy_process_group`: how many collectives this rank took part in."""
+        group = sys.modules[C10D]
+        world, left = group._get_default_group(), kwargs.get("group", (*args, None)[0])
+        if left in (None, world) and world.size() == self.count:
+            name, fields = group._world.pg_names[world], {"via": "torch", "size": self.count, "member": world.rank()}
+            numbers = [last["number"] for last in list_collectives() if last["group"] == name]
+            self.write("left", names.WORLD, exchanged=self.exchanged, collectives=max(numbers), **fields)
 
     # -- other ways to meet -------------------------------------------------------------------------------------------
 

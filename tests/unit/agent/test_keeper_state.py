@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ipexctl.protocol import journal, messages
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.journal import Reason
-from ipexctl.protocol.rank_records import RankAlone, RankDropped, RankEnded, RankStage, RankStarted, RankWorld
+from ipexctl.protocol.rank_records import RankAlone, RankDropped, RankEnded, RankNote, RankStage, RankStarted, RankWorld
 from ipexctl.protocol.run_spec import KeepSpec, NodeSpec, RunSpec
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import keeper_state as ks
@@ -555,6 +555,19 @@ def test_ranks_that_never_met_are_noted_at_a_good_end_and_at_no_other() -> None:
     for rank in range(4):
         met.ends(rank, status=0)
     assert met.feed(ks.LauncherEnded(0)).records(journal.SeparateWorlds) == []
+
+
+def test_a_rank_that_left_a_collective_out_is_noted_at_a_good_end() -> None:
+    def end(*counts: int | None, status: int = 0) -> list[tuple[int, str, str]]:
+        worlds = [RankWorld(rank, "", "torch", 4, rank, True, collectives=count) for rank, count in enumerate(counts)]
+        history = tells(History().started(), *worlds)
+        for rank in range(4):
+            history.ends(rank, status=status)
+        notes = history.feed(ks.LauncherEnded(status)).records(RankNote)
+        return [(note.rank, note.host, note.text.partition(":")[0]) for note in notes]
+
+    assert end(17, 17, 16, 17) == [(2, HOST_OF[2], "it took part in 16 collectives, rank 3 in 17")]
+    assert end(17, 17, 17, 17) == end(17, 17, None, 16) == end(17, 17, 16, 17, status=1) == []
 
 
 def test_a_rank_of_another_host_tells_nothing() -> None:
