@@ -110,7 +110,7 @@ def pass_on(lines: list[bytes], place: str) -> float:
         sealed = sending.seal(messages.KINDS.write(sample))
         received = messages.KINDS.read(opening.open(sealed) or b"")
         assert received == sample
-        stored.write(samples.encode_sample(sample))
+        stored.write(samples.KINDS.write(sample) + b"\n")
     return time.process_time() - begun
 
 

@@ -1,12 +1,9 @@
 """What the guards of a run measure. Times are of the head's clock once the keeper has stored them; on the way there, of
-the host's own.
+the host's own."""
 
-A record is one line without the fields that have their default: a day of a run has tens of thousands of them."""
-
-import json
 from typing import Dict, List, NamedTuple, Optional
 
-from ipexctl.protocol.codec import Kinds, encode
+from ipexctl.protocol.codec import Kinds
 
 SIZE_LIMIT = 1 << 28  # bytes of them that the head stores; what samples a host sends in a day is far below
 
@@ -46,11 +43,3 @@ class HostSample(NamedTuple):
 
 
 KINDS: "Kinds[HostSample]" = Kinds(HostSample)
-
-
-def encode_sample(sample: "HostSample") -> bytes:
-    """Returns one line, without the fields that have the values of their type."""
-    fields = KINDS.to_object(sample)
-    defaults: Dict[str, object] = {name: encode(value) for name, value in type(sample)._field_defaults.items()}
-    present = {name: value for name, value in fields.items() if name not in defaults or defaults[name] != value}
-    return json.dumps(present, separators=(",", ":")).encode() + b"\n"

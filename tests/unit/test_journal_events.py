@@ -523,7 +523,7 @@ def test_earlier_output_has_about_the_time_at_which_it_was_written() -> None:
         samples.HostSample("node0", at, 5.0, 0.5, 2, 1, 2, output=end) for at, end in ((10.0, first), (14.0, second))
     ]
     events = [*log.read(frames.JOURNAL, journal.encode_record(journal.Launched(5, 29500, 3.0)))]
-    events += [event for sample in taken for event in log.read(frames.SAMPLES, samples.encode_sample(sample))]
+    events += [event for sample in taken for event in log.read(frames.SAMPLES, samples.KINDS.write(sample) + b"\n")]
     events += log.read(frames.OUT, b"".join(pieces))
     events += log.read(frames.CAUGHT_UP, b"")
     events += log.read(frames.OUT, pieces[5])
@@ -537,7 +537,7 @@ def test_of_very_many_times_of_earlier_output_every_other_one_stays(monkeypatch:
     pieces = [framed(0, f"step {step}\n".encode()) for step in range(5)]
     for number in range(1, 6):
         taken = samples.HostSample("node0", 9.0 + number, 1.0, 0.5, 2, 1, 2, output=number * len(pieces[0]))
-        list(log.read(frames.SAMPLES, samples.encode_sample(taken)))
+        list(log.read(frames.SAMPLES, samples.KINDS.write(taken) + b"\n"))
     events = [*log.read(frames.OUT, b"".join(pieces))]
     times = [event.written for event in events if isinstance(event, e.Output)]
     assert times == [10.0, 12.0, 14.0]
@@ -613,7 +613,7 @@ def test_what_a_host_says_costs_no_more_than_it_is(monkeypatch: pytest.MonkeyPat
     def sample(number: int) -> samples.HostSample:
         return samples.HostSample("node0", 13.0 * number + 1, 1.0, 0.0, 1, 0, 0, output=12 * number + 1)
 
-    list(log.read(frames.SAMPLES, b"".join(samples.encode_sample(sample(number)) for number in range(4000))))
+    list(log.read(frames.SAMPLES, b"".join(samples.KINDS.write(sample(number)) + b"\n" for number in range(4000))))
     assert list(log.read(frames.OUT, framed(0, b"x\n" * 2000) * 12))
     assert watch.read() < 10.0
 

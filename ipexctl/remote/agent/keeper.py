@@ -400,7 +400,7 @@ class Keeper:
         self.grown = True
         if self.samples is None:
             self.samples = spool.Spool(os.path.join(self.directory, paths.SAMPLES), cap=samples.SIZE_LIMIT)
-        self.samples.write(samples.encode_sample(sample))
+        self.samples.write(samples.KINDS.write(sample) + b"\n")
 
     def store_launcher_output(self, fd: int) -> None:
         try:

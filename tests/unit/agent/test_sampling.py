@@ -17,7 +17,7 @@ from ipexctl.decide.run.journal_events import JournalReader
 from ipexctl.model import events as e
 from ipexctl.model.launch import Running
 from ipexctl.protocol import frames, messages, paths, rank_records
-from ipexctl.protocol.samples import HostSample, RankSample, encode_sample
+from ipexctl.protocol.samples import KINDS, HostSample, RankSample
 from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import files, procs, rpc, sampling
 from tests.unit.agent.runs import PLAIN, SPEC, TIMINGS, Kept, keeping, remote
@@ -211,9 +211,9 @@ def test_a_sampler_slows_down_and_never_beyond_its_limit(tmp_path: Path, monkeyp
 def test_lines_of_samples_that_are_none_are_gaps() -> None:
     log = JournalReader("n0nce", Running("r1", "a", ("a",), {}, "train.py"))
     lines = [b"{}", b"[1", b"", b"\xff", b'{"kind": "HostSample", "host": "a"}', b'{"kind": "FilePoints"}']
-    foreign = encode_sample(HostSample("x", 1.0, 1.0, 1.0, 1, 1, 1))
+    foreign = KINDS.write(HostSample("x", 1.0, 1.0, 1.0, 1, 1, 1)) + b"\n"
     assert not list(log.read(frames.SAMPLES, b"\n".join(lines) + b"\n" + foreign))
-    line = encode_sample(HostSample("a", 1.0, 1.0, 1.0, 1, 1, 1))
+    line = KINDS.write(HostSample("a", 1.0, 1.0, 1.0, 1, 1, 1)) + b"\n"
     assert not list(log.read(frames.SAMPLES, line[:20]))
     assert list(log.read(frames.SAMPLES, line[20:])) == [e.HostSample("a", 1.0, 1.0, 1.0, 1, 1, 1)]
     assert not log.unreadable
