@@ -31,7 +31,7 @@ class Sink(Protocol):
         """One event, and what is known after it. Never raises because a reader, a terminal or a disk failed."""
 
     def close(self, report: CommandReport | None = None) -> None:
-        """The end. ``report`` is for sinks that show or save it. Safe to call twice."""
+        """The end. ``report`` is for sinks that show or save it."""
 
 
 def print_refusal(refused: UsageError, err: Pipe) -> None:
@@ -62,7 +62,6 @@ class Plain:
         self._failures = PendingFailures()
         self._steps = StepLines()
         self._answer: AnyAnswer | None = None
-        self._closed = False
         self._state: RunState | None = None
 
     def handle_event(self, stamped: Stamped, state: RunState) -> None:
@@ -122,9 +121,6 @@ class Plain:
                 pass
 
     def close(self, report: CommandReport | None = None) -> None:
-        if self._closed:
-            return
-        self._closed = True
         self._show_steps()
         if self._state is not None:
             self._show_open_lines(self._state)
@@ -273,16 +269,14 @@ class JsonLines:
 
     def __init__(self, out: Pipe) -> None:
         self._out = out
-        self._closed = False
 
     def handle_event(self, stamped: Stamped, state: RunState) -> None:
         self._out.send(event_json.dump_ascii_json(event_json.encode_event(stamped)).encode() + b"\n")
         self._out.flush()
 
     def close(self, report: CommandReport | None = None) -> None:
-        if not self._closed and report is not None:
+        if report is not None:
             self._out.send(event_json.dump_ascii_json({"event": "report", **to_json(report)}).encode() + b"\n")
-        self._closed = True
         self._out.flush()
 
 
@@ -313,7 +307,6 @@ class JsonAnswer(_Quiet):
     def __init__(self, out: Pipe, err: Pipe) -> None:
         super().__init__(out, err)
         self._answer: AnyAnswer | None = None
-        self._closed = False
 
     def handle_event(self, stamped: Stamped, state: RunState) -> None:
         super().handle_event(stamped, state)
@@ -321,9 +314,6 @@ class JsonAnswer(_Quiet):
             self._answer = stamped.event.value
 
     def close(self, report: CommandReport | None = None) -> None:
-        if self._closed:
-            return
-        self._closed = True
         value: dict[str, object] = dict(to_json_items(self._answer)) if self._answer else {}
         if report is not None and "hosts" not in value:
             value = {**to_json_items(report), **(to_json_items(report.run) if report.run else {}), **value}

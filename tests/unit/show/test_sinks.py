@@ -39,7 +39,6 @@ def plain(events: list[Event], **options: object) -> tuple[str, str]:
 def play(sink: Sink, stream: list[Stamped]) -> None:
     feed(sink, stream)
     sink.close(fold(stream))
-    sink.close()
 
 
 def outputs(*data: bytes, stream: e.Stream = "out") -> list[Event]:
