@@ -23,7 +23,6 @@ _SILENT = re.compile(r"(?:export|declare|readonly|set|echo|printf)\b|[A-Za-z_]\w
 _REDIRECTION = re.compile(r"\d*&?[<>]")
 _NO_SHELL = {"yaml", "yml", "json", "toml", "cfg", "ini", "md", "rst", "txt"}
 _LEADING_OPTIONS = ("-f", "--hosts", "--limit", "-n", "--ppn")  # options of run, in the order in which they are written
-_CHAIN_LIMIT = 1000  # programs of a line that start each other, with the variables before them
 _WORDS_LIMIT = 10_000  # of a line; each is taken from the front
 _EXPORTS_LIMIT = 1000  # variables that are exported above a line
 _OF_LAUNCHER = {  # options of accelerate launch that trl and its like take, which their scripts do not have
@@ -65,11 +64,8 @@ def _choose_command(
         raise UsageError(f"{what} has {len(commands)} commands, not one")
     found = list(launch_script.find_in_commands(commands, table, {}))
     if not found:
-        every = [launch_script.describe_command(commands, at) for at in range(len(commands))]
-        found = [each for each in every if launch_script.starts_python(each.words)] or every
-    return launch_script.choose_launch(
-        [each for each in found if launch_script.starts_python(each.words)] or found, what
-    )
+        found = [launch_script.describe_command(commands, at) for at in range(len(commands))]
+    return launch_script.choose_launch(found, what)
 
 
 class LaunchLineReader(LaunchOptions):
@@ -159,9 +155,7 @@ class LaunchLineReader(LaunchOptions):
 
     def _read_chain(self) -> str:
         """Reads programs and their options; the script that the last of them starts."""
-        for _ in range(_CHAIN_LIMIT):
-            if not self.words or self.is_module:
-                break
+        while self.words and not self.is_module:
             if _ASSIGNMENT.fullmatch(self.words[0]):
                 self.set_variable(self.words.pop(0))
             elif found := self.table.find_program(self.words):
@@ -280,9 +274,7 @@ class LaunchLineReader(LaunchOptions):
             for each in launch_script.find_launches(text, self.table, given)
             if each.name not in {"sbatch", "salloc"}
         ]
-        launch = launch_script.choose_launch(
-            [each for each in found if launch_script.starts_python(each.words)] or found, f"the batch file {show(file)}"
-        )
+        launch = launch_script.choose_launch(found, f"the batch file {show(file)}")
         self._note_elsewhere(launch, arguments, f"the shell of {show(file)}")
         self._take_surroundings(launch, in_place=False)
 

@@ -209,7 +209,9 @@ def _join_continued_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def choose_launch(found: Sequence[FoundLaunch], what: str) -> FoundLaunch:
-    """Returns the one launch line. Raises `UsageError` where there are others, or it is in a loop."""
+    """Returns the one launch line, or the one that starts Python. Raises `UsageError` where there are others, or it is
+    in a loop."""
+    found = [each for each in found if starts_python(each.words)] or found
     if len(found) != 1:
         names = [f"line {each.line}: {' '.join(map(remove_marks, each.words))[:80]}" for each in found]
         raise UsageError(f"{what} has {len(found)} launch lines, not one", reasons=names)
