@@ -31,6 +31,7 @@ DIFF_FILES = 20  # compared per host
 _LINE_LIMIT = 10_000  # of both files: the comparison takes the square of them
 _SHOWN_LINES = 200  # shown per file
 _SHOWN_WIDTH = 200  # characters shown of a line
+_MODULES = (".py", ".so")  # what Python would import still
 
 
 class RemoteEntry(Record):
@@ -185,8 +186,9 @@ def format_manifest(tree: FileTree) -> bytes:
 def plan_sync(
     tree: FileTree, remote_tree: RemoteTree, *, delete: bool, ignored: Ignored, stale: tuple[str, ...] = ()
 ) -> SyncPlan:
-    """Returns what must be sent, and with ``delete`` what goes: never what ``ignored`` says is left out of syncs.
-    ``stale`` are those of ``remote_tree.parts`` that nobody writes any more."""
+    """Returns what must be sent, and what goes: modules that an earlier sync brought and the source has no more; with
+    ``delete`` all that is not in it; never what ``ignored`` says is left out of syncs. ``stale`` are those of
+    ``remote_tree.parts`` that nobody writes any more."""
     manifest = remote_tree.manifest or {}
     same_source = manifest.get("from") == tree.origin
     stamps = manifest.get("files", {}) if same_source else {}
@@ -217,7 +219,7 @@ def plan_sync(
             or (remote.size, remote.mtime, bool(remote.mode & 0o100)) != (entry.size, entry.mtime, entry.executable)
         ):
             send.append(entry)
-    to_delete: tuple[str, ...] = ()
+    to_delete = _find_removed_modules(remote_tree, tree, stamps, ignored)
     if delete and not blocked:
         if remote_tree.manifest is None and any(name != MANIFEST for name in remote_tree.entries):
             blocked.append(f"{path} has files and no manifest of an earlier sync: --delete is refused")
@@ -258,6 +260,22 @@ def _add_parent_directories(tree: FileTree, send: list[TreeEntry]) -> tuple[Tree
         while path := posixpath.dirname(path):
             paths.add(path)
     return tuple(entry for entry in tree.entries if entry.path in paths)
+
+
+def _find_removed_modules(
+    remote_tree: RemoteTree, tree: FileTree, stamps: Mapping[str, object], ignored: Ignored
+) -> tuple[str, ...]:
+    """Returns the modules that are as an earlier sync of this source left them (``stamps``), and are in it no more."""
+    candidates = {path for path in stamps if path.endswith(_MODULES)} & remote_tree.entries.keys()
+    modules = list[str]()
+    for path in candidates - {entry.path for entry in tree.entries}:
+        remote = remote_tree.entries[path]
+        match stamps[path]:
+            case [int(size), int(time), *_]:
+                is_ours = (remote.kind, remote.size, remote.mtime) == ("f", size, max(0, time // 10**9))
+                if is_ours and not ignored(path, False):
+                    modules.append(path)
+    return tuple(sorted(modules))
 
 
 def _find_deletions(remote_tree: RemoteTree, tree: FileTree, ignored: Ignored) -> tuple[str, ...]:

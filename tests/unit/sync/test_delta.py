@@ -160,6 +160,28 @@ def test_deleting_removes_what_is_not_in_the_source_but_never_what_syncs_leave_o
     assert asked(SOURCE, state, delete=True).to_delete == ("gone", "half/x", "old.py")
 
 
+def test_a_module_that_the_source_has_no_more_is_removed_unless_it_changed_on_the_host() -> None:
+    """A script went on with a module that its project had lost."""
+    earlier = tree(*SOURCE.entries, file("pkg/b.py"), file("c.py"), file("data.csv"), file("d.so"))
+    assert asked(SOURCE, after_sync(earlier)).to_delete == ("c.py", "d.so", "pkg/b.py")
+    edited = after_sync(earlier, **{"c.py": RemoteEntry("f", 0o600, 10, 1_800_000_000)})
+    assert asked(SOURCE, edited).to_delete == ("d.so", "pkg/b.py")
+    written = {"made.py": RemoteEntry("f", 0o600, 1, 1), "c.py": RemoteEntry("l", 0o777, 10, 1_700_000_000, "x")}
+    assert asked(earlier, after_sync(SOURCE, **written)).to_delete == ()
+    left_out = plan_sync(SOURCE, after_sync(earlier), delete=False, ignored=compile_ignore((*DEFAULT, "*.py", "d.so")))
+    assert left_out.to_delete == ()
+    other = FileTree(Path("/src"), "desktop:/src", SOURCE.entries)
+    assert asked(other, after_sync(earlier)).to_delete == ()
+
+
+@pytest.mark.parametrize("stamp", [None, "x", [], [10], ["10", "1700000000000000005"], {"0": 10}])
+def test_a_host_that_lists_a_module_with_no_stamp_keeps_it(stamp: object) -> None:
+    state = after_sync(tree(*SOURCE.entries, file("c.py")))
+    assert state.manifest is not None
+    listed = {**state.manifest, "files": {**state.manifest["files"], "c.py": stamp}}
+    assert asked(SOURCE, RemoteTree(state.path, listed, state.entries)).to_delete == ()
+
+
 @pytest.mark.fault("E5")
 def test_nothing_is_deleted_in_a_place_without_our_mark() -> None:
     state = RemoteTree("/home/u/p", None, {"precious": RemoteEntry("f", 0o600, 1, 1)})
