@@ -76,5 +76,6 @@ class Role:
     REAP = "reap"
 
 
+CONTROLLER = "controller"  # what a watcher and who gives orders call themselves, where others have a host's name
 GONE_STATUS = 5  # of an agent: the run's directory has been removed; also in remote/run_agent.sh
 BOTH = "both"  # behind the directory of a keeper: the same program starts the guard of its host

@@ -261,3 +261,14 @@ def test_what_a_head_writes_again_and_again_takes_bounded_memory() -> None:
     assert [failure.kind for failure in state.failures[-2:]] == [Kind.LOST, Kind.RECORD]
     assert (len(state.failures), len(state.warnings), len(state.run.delays)) == (10_001, 10_000, 10_000)
     assert len(state.last_attempt.ranks[0].stages) == 64
+
+
+def test_failures_and_warnings_have_a_size_in_all_and_one_of_each_kind_is_kept() -> None:
+    text = "x" * (4 << 20)
+    lost = [e.HostFailed(Failure(f"node{number}", Kind.LOST, text)) for number in range(40)]
+    warnings = [e.Message(f"{number}{text}", "warning", "node0") for number in range(40)]
+    fold = RunFold()
+    for event in (*lost, *warnings, e.HostFailed(Failure("node0", Kind.RESIDUE, text))):
+        fold.handle_event(Stamped(1.0, event))
+    assert (len(fold.state.failures), len(fold.state.warnings)) == (16, 0)
+    assert fold.state.failures[-1].kind is Kind.RESIDUE

@@ -11,7 +11,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory, StallPlace
-from ipexctl.protocol import frames, hooks, journal, rank_records, samples
+from ipexctl.protocol import frames, hooks, journal, paths, rank_records, samples
 from tests.stopwatch import Stopwatch
 from tests.tables import read_table
 
@@ -77,6 +77,16 @@ def test_a_record_is_reported_with_its_host_and_code(record: journal.Record, tex
 def test_a_script_that_chose_another_backend_is_a_note_and_an_event() -> None:
     note, chosen = read(rank_records.RankNote(0, "node0", "uses gloo", info=True, backend="gloo"))
     assert (describe(note)[0], chosen) == ("info", e.BackendChosen("gloo"))
+
+
+def test_a_record_of_a_host_that_the_run_does_not_have_is_none() -> None:
+    lost, silent, strays = journal.HostLost("node9", "x"), journal.HostSilent("node9", 9.0), journal.Strays("node9", [])
+    [warning] = read(lost, silent, strays)
+    assert describe(warning)[2:] == (
+        "journal",
+        "the run's journal has a record that cannot be read (of host node9); the run is not affected",
+    )
+    assert describe(*read(journal.MessageIgnored(paths.CONTROLLER, "watch", "not authentic")))[2] == "ignored"
 
 
 def test_a_stop_that_killed_nothing_is_not_reported() -> None:

@@ -30,6 +30,7 @@ _MIN_LOG_SIZE = 8 << 10  # of one rank
 _ATTEMPT_RANKS = 1 << 17  # ranks of all attempts together of which is known how they ended
 _STALLED_RANKS = 1 << 17  # ranks of all stalls of a run together, also those that did not stall; then the last counts
 _NOTICE_LIMIT = 10_000  # failures of the hosts, warnings, and hosts of which something is noted
+_NOTICES_SIZE_LIMIT = 1 << 26  # letters of failures and warnings
 _SAMPLES_LIMIT = 100  # looks at where the ranks of a slow run stand
 _CANDIDATES_LIMIT = 1000  # launches of a study, which are compared anew after each
 _STAGES_LIMIT = 64  # of one rank in an attempt; there are eight
@@ -57,6 +58,7 @@ class RunFold:
         self._bars: dict[tuple[int, e.Stream], tuple[float, bytes]] = {}  # what was read of a line that redraws itself
         self._steps: dict[int, int] = {}
         self._stalled_ranks = 0
+        self._noticed = 0  # letters of failures and warnings
         self._judged = 0.0  # when the pace was looked at last
 
     def handle_event(self, stamped: e.Stamped) -> None:  # noqa: C901  # a table of cases
@@ -225,13 +227,19 @@ class RunFold:
 
     def _add_failure(self, event: e.HostFailed, at: float) -> None:
         failure, attempt, failures = event.failure, self.state.last_attempt, self.state.failures
-        if len(failures) >= _NOTICE_LIMIT and any(each.kind is failure.kind for each in failures):
+        full = not self._has_room(failure.host + failure.what) or len(failures) >= _NOTICE_LIMIT
+        if full and any(each.kind is failure.kind for each in failures):
             return  # the exit code needs one of each kind
         failures.append(self._blame_head(failure) if attempt else failure)
         if failure.host:
             self._work_on(failure.host).failure = failure
         if attempt and failure.kind is Kind.LOST and failure.host in attempt.started.ranks:
             attempt.lost.setdefault(failure.host, (attempt.silent.get(failure.host, at), failure.what))
+
+    def _has_room(self, text: str) -> bool:
+        """Whether one failure or warning more may be kept: a host chooses how long each is."""
+        self._noticed += len(text)
+        return self._noticed <= _NOTICES_SIZE_LIMIT
 
     def _blame_head(self, failure: Failure) -> Failure:
         """Returns the failure as the head's own where the head lost a host in the moment in which this machine lost it:
@@ -246,7 +254,8 @@ class RunFold:
 
     def _add_message(self, event: e.Message) -> None:
         attempt = self.state.last_attempt
-        if event.level == "warning" and len(self.state.warnings) < _NOTICE_LIMIT:
+        warns = event.level == "warning" and len(self.state.warnings) < _NOTICE_LIMIT
+        if warns and self._has_room(event.host + event.text):
             self.state.warnings[f"{event.host}: {event.text}" if event.host else event.text] = event.code
         if event.code == "stalled" and attempt and attempt.stalls:
             attempt.stalls[-1].message = event.text

@@ -14,7 +14,7 @@ from ipexctl.model.json_values import select_attributes
 from ipexctl.model.launch import RANK_LIMIT, Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory, StallPlace
 from ipexctl.model.text import format_size, format_time, group_pairs, join_names, pluralize, printable
-from ipexctl.protocol import frames, hooks, journal, rank_records, samples
+from ipexctl.protocol import frames, hooks, journal, paths, rank_records, samples
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.journal import Record
 
@@ -37,6 +37,7 @@ class JournalReader:
 
     def __init__(self, nonce: str, running: Running) -> None:
         self._running, self._host_ranks = running, _group_ranks(running.hosts)
+        self._hosts = {*running.hosts, *running.labels.values(), running.head, *running.leaders}
         self._demux = Demux(nonce)
         self._journal, self._samples = RecordLines(), RecordLines()
         self._work = self._looked = 0  # ranks, so far
@@ -162,8 +163,9 @@ class JournalReader:
         return self._running.labels.get(name, name).encode()
 
     def _check_record(self, record: Record | Unreadable) -> Record | Unreadable:
-        """A record of a rank that the run does not have is none, nor is an end for a reason that is not known."""
-        ranks = getattr(record, "ranks", [getattr(record, "rank", 0)])
+        """A record of a rank or a host that the run does not have is none, nor is an end for a reason that is not
+        known."""
+        ranks, host = getattr(record, "ranks", [getattr(record, "rank", 0)]), getattr(record, "host", paths.CONTROLLER)
         known = all(0 <= rank < len(self._running.hosts) for rank in ranks)
         if isinstance(record, journal.RunEnd | journal.AttemptEnded) and record.reason not in _REASONS:
             return Unreadable(type(record).__name__, "of an unknown reason")
@@ -171,6 +173,8 @@ class JournalReader:
             placed = sum(map(len, record.placed.values()))
             if not self._has_room(8) or placed > RANK_LIMIT:
                 return Unreadable(type(record).__name__, "a start of too many ranks")
+        if host not in self._hosts and host != paths.CONTROLLER:
+            return Unreadable(type(record).__name__, f"of host {printable(host, 80)}")
         return record if known else Unreadable(type(record).__name__, f"of rank {printable(str(ranks), 80)}")
 
     def _has_room(self, turns: int = 1) -> bool:
@@ -187,8 +191,7 @@ class JournalReader:
         """What was known of the ranks of the attempt before is over; others may be left."""
         yield from self.release_lines(ended=True)
         self._forget_attempt()
-        known = {*self._running.hosts, *self._running.labels.values()}
-        by_rank = {rank: host for host, ranks in launched.placed.items() for rank in ranks if host in known}
+        by_rank = {rank: host for host, ranks in launched.placed.items() for rank in ranks if host in self._hosts}
         hosts = tuple(by_rank[rank] for rank in sorted(by_rank)) or self._running.hosts
         left_out = [host for host in self._running.hosts_used if host not in hosts]
         self._running, self._host_ranks = replace(self._running, hosts=hosts), _group_ranks(hosts)

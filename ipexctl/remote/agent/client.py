@@ -33,7 +33,7 @@ def order(argv: "List[str]") -> int:
 
 def _ask_keeper(directory: str, spec: "RunSpec", message: "Message") -> "Optional[messages.KeeperStatus]":
     """Returns what the keeper answers; None when it does not. Raises OSError or ValueError."""
-    link = connect(directory, spec, Role.ORDER, "controller")
+    link = connect(directory, spec, Role.ORDER, paths.CONTROLLER)
     link.send(message)
     answer = link.wait(spec.timings.reply)
     return answer if isinstance(answer, messages.KeeperStatus) else None

@@ -52,7 +52,7 @@ def watch(argv: "List[str]") -> int:
         if awaited and files.read_keeper_address(directory):
             awaited = False
             with suppress(OSError, ValueError):  # over already; the files tell
-                link = connect(directory, spec, Role.WATCH, "controller")
+                link = connect(directory, spec, Role.WATCH, paths.CONTROLLER)
         moved = False
         # What is written before it says which attempt it is of, and when it was written: no output is sent before the
         # journal and the samples up to there.
