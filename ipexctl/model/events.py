@@ -331,6 +331,7 @@ class RankEnded(Event):
     line: str = ""  # of its script, in which it failed: "train.py:41"
     abort: int | None = None
     room: tuple[str, int] | None = None  # of a full disk that it met: a directory, free bytes
+    observed: tuple[str, str] | None = None  # `RankOutcome.observed`
     kills: int | None = None  # processes of its control group that were killed for lack of memory; None: not known
     exit_line: str = ""  # of its script, that called sys.exit: "train.py:49"
     lingered: float = 0.0  # seconds that its process went on after its script had failed, until it was ended

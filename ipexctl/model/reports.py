@@ -104,6 +104,7 @@ class RankOutcome(Record):
     err_bytes: int = 0
     kernel: str = ""  # its host's kernel log about its death
     oom: OutOfMemory | None = None
+    observed: tuple[str, str] | None = None  # by its Python as it failed: the name of a known error, and a value
     libraries: tuple[LoadedLibrary, ...] = ()
     where: str = ""  # the line of its script shortly before it was killed for lack of memory
     line: str = ""  # of its script, in which it failed, or stood when the run was stalled: "train.py:41"

@@ -44,6 +44,7 @@ STAGES = (PROGRAM, PYTHON, TORCH, RENDEZVOUS, CONNECTED, FIRST_COLLECTIVE, RUNNI
 
 # Records that a rank's own Python leaves as its wrapper does: kinds of `rank_records`.
 WORLD, ALONE, MEETING, NOTE = "RankWorld", "RankAlone", "RankRendezvous", "RankNote"
+ENV_GONE, EXIT_VALUE, FILE_LIMIT = "env-gone", "exit-value", "file-size"  # `RankEnded.observed`: known errors
 STORE = "TCPStore"  # a fault of RankRendezvous: the script makes its store by itself
 ACCELERATE = "accelerate"  # a cause: it takes ranks that have a process group for single processes
 

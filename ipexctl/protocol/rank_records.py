@@ -131,6 +131,7 @@ class RankEnded(NamedTuple):
     stacks: str = ""  # of its threads shortly before it was killed, when its memory was about to run out
     lingered: float = 0.0  # seconds that its process went on after `raised`, until it was ended
     room: Optional[Tuple[str, int]] = None  # of the full disk that its exception met: a directory, free bytes
+    observed: Optional[Tuple[str, str]] = None  # by its own Python as it failed: a known error, a value
     kills: Optional[int] = None  # processes of its control group that were killed for lack of memory meanwhile
     exit_line: str = ""  # where its script called sys.exit: "path:number"
 

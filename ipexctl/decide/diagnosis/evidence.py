@@ -46,6 +46,7 @@ class Evidence(Record):
     signal: int = 0
     output: str = ""
     crash: str = ""  # the stack of the interpreter that a signal ended
+    observed: tuple[str, str] | None = None  # `RankOutcome.observed`
 
     @property
     def own(self) -> bool:
@@ -64,7 +65,7 @@ def collect_evidence(rank: RankOutcome) -> Evidence:
     shell = (rank.status or 0) - _SHELL
     signal = rank.signal or (shell if shell in _CRASHES else 0)
     output = read_runtime_output([*crash, *lines])
-    return Evidence(exceptions or _find_last_exception(lines), handled, signal, output, "\n".join(crash))
+    return Evidence(exceptions or _find_last_exception(lines), handled, signal, output, "\n".join(crash), rank.observed)
 
 
 def read_runtime_output(lines: Iterable[str]) -> str:

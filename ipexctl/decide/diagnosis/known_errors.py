@@ -20,9 +20,9 @@ class KnownError(Record):
     is the one that ended the rank (0: any way). A `symptom` is the consequence of what happened to another rank."""
 
     code: str
-    pattern: re.Pattern[str]
     title: str
     why: str
+    pattern: re.Pattern[str] | None = None  # None: only a rank's own Python observes it
     fix: str = ""  # else the command
     raised_in: re.Pattern[str] | None = None
     signal: int = 0
@@ -53,7 +53,7 @@ def parse_known_errors(tables: Sequence[Table], packages: Mapping[str, str]) -> 
     errors = []
     for code, item in (item for table in tables for item in table.items()):
         patterns = {key: re.compile(item[key].replace("{packages}", modules)) for key in _PATTERNS if key in item}
-        names = packages if "{packages}" in item["pattern"] else {}
+        names = packages if "{packages}" in item.get("pattern", "") else {}
         cases = {name: case for name, case in item.items() if isinstance(case, dict)}
         own = {**{name: item[name] for name in item.keys() - cases.keys()}, **patterns, "names": names}
         known = {name: KnownError(code, **{**own, **case}) for name, case in cases.items()}
@@ -62,7 +62,12 @@ def parse_known_errors(tables: Sequence[Table], packages: Mapping[str, str]) -> 
 
 
 def match_evidence(errors: KnownErrors, evidence: Evidence) -> ErrorMatch | None:
-    """Returns what the strongest of this evidence is known as; weaker evidence never decides instead of it."""
+    """Returns what the strongest of this evidence is known as; weaker evidence never decides instead of it. What the
+    rank's own Python observed comes before all messages."""
+    code, value = evidence.observed or ("", "")
+    for known in errors:
+        if known.code == code:
+            return ErrorMatch(known, {"observed": value})
     if evidence.exceptions:
         matches = [match for raised in evidence.exceptions if (match := _search(errors, raised))]
         return next((match for match in matches if not match.known.vague), next(iter(matches), None))
@@ -106,7 +111,7 @@ def _search(errors: KnownErrors, raised: RaisedException) -> ErrorMatch | None:
     for known in errors:
         if known.raised_in and not known.raised_in.search(files):
             continue
-        if match := known.pattern.search(text):
+        if known.pattern and (match := known.pattern.search(text)):
             words = {name: known.names.get(word, word) for name, word in match.groupdict("?").items()}
             line = text[: match.start()].rpartition("\n")[2] + text[match.start() :].partition("\n")[0]
             return ErrorMatch(known, words, line.strip()[:500])

@@ -487,7 +487,20 @@ def _make_rank_end(record: rank_records.RankEnded) -> e.RankEnded:
     elif record.lost:
         cause = "lost"
     oom = OutOfMemory(record.oom.used, record.oom.limit) if record.oom else None
-    names = ("rank", "host", "status", "signal", "at", "traceback", "kernel", "abort", "room", "kills", "lingered")
+    names = (
+        "rank",
+        "host",
+        "status",
+        "signal",
+        "at",
+        "traceback",
+        "kernel",
+        "abort",
+        "room",
+        "kills",
+        "lingered",
+        "observed",
+    )
     return e.RankEnded(
         **select_attributes(record, *names),
         cause=cause,

@@ -300,7 +300,7 @@ def _judge_rank(state: RunState, rank: RankState, shifts: Mapping[str, float]) -
     names = ("status", "signal", "abort", "error", "traceback", "kernel", "oom", "libraries", "where")
     return replace(
         outcome,
-        **select_attributes(end, *names, "kills", "exit_line", "lingered"),
+        **select_attributes(end, *names, "kills", "exit_line", "lingered", "observed"),
         host=end.host or rank.host,
         at=end.at + shifts.get(end.host, 0.0) if end.at else rank.ended_at,
         tail=_read_last_line(state, rank) if rank.result == "ok" else _read_tail(state, rank, _TAIL_LINES),

@@ -78,9 +78,11 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
         end = end._replace(raised=raised)
         if cut_short and end.signal:
             end = end._replace(status=1, signal=0, at=raised)
-    room = tuple(report.get("room", ()))
+    room, observed = (tuple(report.get(name) or ()) for name in ("room", "observed"))
     exit_line = str(exceptions.get(pid, {}).get("exit_line", ""))[:LINE_LIMIT]
     end = end._replace(room=room if len(room) == 2 else None, exit_line=exit_line)
+    if len(observed) == 2:
+        end = end._replace(observed=(str(observed[0]), str(observed[1])[:ERROR_LIMIT]))
     return end._replace(error=str(report.get("error", ""))[:ERROR_LIMIT], traceback=trace, kernel=line)
 
 

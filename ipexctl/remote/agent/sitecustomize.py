@@ -129,9 +129,9 @@ class Hooks(names.ModuleHooks):
         if code is None or isinstance(code, int):
             end["status"] = int(code or 0) & 0xFF  # which may be a truth value; 256 is 0 to the system
         else:
-            is_message = isinstance(code, (str, BaseException))
-            given = "" if is_message else "sys.exit was given a value of the type %s: " % type(code).__name__
-            end["error"] = given + str(code)[:2000]
+            end["error"] = str(code)[:2000]
+            if not isinstance(code, (str, BaseException)):
+                end["observed"] = names.EXIT_VALUE, type(code).__name__
         if cause is not None and end["status"] not in (0, 2):
             self.record_error(names.ERROR, type(cause), cause, cause.__traceback__, **end)
         else:
@@ -388,16 +388,16 @@ def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
     if kind.__name__ == "CalledProcessError":  # what it wrote where that was captured is printed by nobody
         wrote = error.stderr or error.output or ""
         text += wrote.decode("utf-8", "replace") if isinstance(wrote, bytes) else str(wrote)
+    observed: "Any" = None
     if isinstance(error, (ImportError, OSError)) and not os.path.exists(sys.prefix):
-        text += "the environment %s is gone\n" % sys.prefix
+        observed = names.ENV_GONE, sys.prefix
     room = find_tightest_directory(error, trace) if any(words in text for words in DISK_FULL) else None
     if room and room[1] >= LEAST_ROOM and any(words in text for words in DISK_FULL[2:]):
-        text += describe_file_limit()
+        observed = find_file_limit()
     report: "Any" = {"error": cut(last, 2000), "traceback": cut(text, 20000), "at": time.time()}
     with open("/proc/self/cmdline", "rb") as cmdline:
         report["argv"] = format_command(os.fsdecode(cmdline.read()).split("\0")[:-1])
-    if room:
-        report["room"] = room
+    report.update(room=room, observed=observed)
     if kind.__name__ == "CalledProcessError":
         report["of"] = format_command(error.cmd)
     elif kind.__name__ == "ChildFailedError":  # torchrun's, whose child has its own
@@ -411,12 +411,12 @@ def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
     return report
 
 
-def describe_file_limit() -> str:
-    """Returns what a file that has reached the limit of the account fails with; "" where there is no limit."""
+def find_file_limit() -> "Any":
+    """Returns the limit of the account for the size of a file; None where there is none."""
     import resource
 
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    return "" if limit == resource.RLIM_INFINITY else "File too large: files may have %d bytes\n" % limit
+    return None if limit == resource.RLIM_INFINITY else (names.FILE_LIMIT, str(limit))
 
 
 def shorten_message(error: "Any") -> None:

@@ -14,6 +14,7 @@ import pytest
 from ipexctl.act import agent
 from ipexctl.decide.diagnosis.evidence import collect_evidence
 from ipexctl.model.reports import RankOutcome
+from ipexctl.protocol import hooks
 from ipexctl.protocol.rank_records import RankEnded
 from ipexctl.remote.agent import death_report, procs
 
@@ -246,9 +247,10 @@ def test_the_exception_of_a_process_that_a_pool_has_lost_is_the_cause(ranks: Pat
     assert "run_path(main_path" in cause.files
 
 
-def test_an_environment_that_is_gone_is_named_below_the_import_that_failed(ranks: Path) -> None:
+def test_an_environment_that_is_gone_is_observed_where_an_import_fails(ranks: Path) -> None:
     _, pid = ended(ranks, "import sys; sys.prefix = '/no/env'; import nosuch")
-    assert reported(ranks, 0, pid).traceback.endswith("named 'nosuch'\nthe environment /no/env is gone\n")
+    end = reported(ranks, 0, pid)
+    assert (end.error, end.observed) == ("ModuleNotFoundError: No module named 'nosuch'", (hooks.ENV_GONE, "/no/env"))
 
 
 @pytest.mark.parametrize("text", ["", ", text=True"])

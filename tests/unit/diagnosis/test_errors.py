@@ -14,6 +14,7 @@ from ipexctl.decide.diagnosis.known_errors import KnownError, make_diagnosis, ma
 from ipexctl.decide.run.circumstances import CIRCUMSTANCES
 from ipexctl.model.errors import Hint, complete_hint
 from ipexctl.model.reports import Diagnosis, RankOutcome
+from ipexctl.protocol import hooks
 from ipexctl.verbs.common.known_errors import read_known_errors
 from tests.stopwatch import Stopwatch
 from tests.tables import read_table
@@ -39,7 +40,7 @@ def diagnose(message: str, signal: int = 0, status: int | None = 1) -> Diagnosis
 
 SOURCES = read_sources(read_catalogue("errors"))
 REAL = read_messages("errors")
-MESSAGES = [pytest.param(known, text, id=known.code) for known in ERRORS for text in REAL[known.code]]
+MESSAGES = [pytest.param(known, text, id=known.code) for known in ERRORS if known.pattern for text in REAL[known.code]]
 
 
 @pytest.mark.parametrize(("known", "message"), MESSAGES)
@@ -71,7 +72,17 @@ def test_each_entry_says_why_what_to_do_and_where_it_was_met(known: KnownError) 
 
 
 def test_no_entry_of_a_message_is_missing() -> None:
-    assert REAL.keys() == {known.code for known in ERRORS}
+    assert REAL.keys() == {known.code for known in ERRORS if known.pattern}
+
+
+@pytest.mark.parametrize("code", [hooks.ENV_GONE, hooks.EXIT_VALUE, hooks.FILE_LIMIT])
+def test_what_a_ranks_own_python_observes_comes_before_what_is_written(code: str) -> None:
+    rank = RankOutcome(1, "a", "failed", status=1, traceback=f"{OWN}ImportError: no", observed=(code, "VALUE"))
+    match = match_evidence(ERRORS, collect_evidence(rank))
+    assert match is not None
+    assert match.known.code == code
+    diagnosis = make_diagnosis(match)
+    assert ("VALUE" in diagnosis.title + diagnosis.why) == (match.known.pattern is None)
 
 
 def test_each_circumstance_of_an_entry_is_looked_for_and_changes_it() -> None:
@@ -152,7 +163,7 @@ def find_squares(items: Any, ways: Ways, faults: set[str]) -> Ways:
     return ways
 
 
-PATTERNS = [known.pattern for entry in ERRORS for known in (entry, *entry.circumstances.values())]
+PATTERNS = [known.pattern for entry in ERRORS for known in (entry, *entry.circumstances.values()) if known.pattern]
 PATTERNS += [known.raised_in for known in ERRORS if known.raised_in]
 
 
