@@ -4,15 +4,15 @@ import posixpath
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, is_normalized_name
 
 from ipexctl.decide.planning.requirements import names_place
 from ipexctl.decide.releases.table import get_public_version
-from ipexctl.model.errors import Failure, Hint, Kind, advise
+from ipexctl.model.errors import Failure, Hint, Kind, Note, advise
 from ipexctl.model.facts import Facts, HostFacts
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import InstallMarker
-from ipexctl.model.text import fold_names, join_names, printable
+from ipexctl.model.text import fold_names, group_pairs, join_names, printable
 
 DEFAULT_VENV = ".local/share/ipexctl/env"  # below the home directory
 
@@ -118,6 +118,25 @@ def describe_drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list
         elif get_public_version(have) != get_public_version(version):
             words.append(f"{name} is {have}, not {version}")
     return words
+
+
+def describe_different_packages(facts: HostFacts) -> tuple[Note, ...]:
+    """Warns of packages that were added by hand, in other versions on some hosts: what is locked is the same on all."""
+    held: dict[str, list[tuple[str, str]]] = {}
+    for host, fact in facts.items():
+        for name, version in fact.installed.packages.items() if fact.installed else ():
+            held.setdefault(name, []).append((get_public_version(version), host))
+    words, texts = ["install"], list[str]()
+    for name, versions in sorted(held.items()):
+        groups = group_pairs(versions)
+        if len(groups) > 1 and is_normalized_name(name):
+            words += ["--with", name]
+            places = [f"{printable(version, 40)} on {fold_names(hosts)}" for version, hosts in groups.items()]
+            texts.append(f"{name} ({join_names(places, 3)})")
+    if not texts:
+        return ()
+    text = f"the hosts have different versions of {join_names(texts, 3)}; one on all of them, from the index:"
+    return (Note("different-packages", Hint(words, text).keep_installed(next(iter(facts)))),)
 
 
 def format_install_command(fact: Facts) -> Hint:

@@ -29,7 +29,7 @@ from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timin
 from ipexctl.decide.launch.script_arguments import describe_rank_argument, describe_unread_checkpoint
 from ipexctl.decide.migration import describe_gpu_needs, parse_rules
 from ipexctl.decide.planning.sync import choose_destination, join_part
-from ipexctl.decide.releases.env_health import find_unhealthy_envs
+from ipexctl.decide.releases.env_health import describe_different_packages, find_unhealthy_envs
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.decide.releases.resolve import require_one_architecture
 from ipexctl.decide.releases.runtime import build_runtime
@@ -175,8 +175,8 @@ def describe_shared_files(runs: Sequence[DiscoveredRun], places: Mapping[str, st
 
 def find_start_notes(task: Run, environ: Mapping[str, str], facts: HostFacts, *, dry: bool = False) -> tuple[Note, ...]:
     """Warnings: sudo, and no hostfile's user, makes the ranks run as root; other users, whose runs no run of this
-    account waits for, compute there; a plan does not read standard input."""
-    notes = []
+    account waits for, compute there; packages differ; a plan does not read standard input."""
+    notes = [*describe_different_packages(facts)]
     roots = [name for name, fact in facts.items() if "SUDO_UID" in environ and fact.user == "root"]
     if roots:
         notes.append(Note("root", f"under sudo the login is root, and so are the ranks, on {join_names(roots, 3)}"))

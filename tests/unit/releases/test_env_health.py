@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ipexctl.decide.releases.env_health import find_unhealthy_envs
+from ipexctl.decide.releases.env_health import describe_different_packages, find_unhealthy_envs
 from ipexctl.model.facts import Facts, Installed
 from tests.markers import MARKER
 from tests.tables import read_table
@@ -50,3 +50,19 @@ def test_an_environment_that_is_not_trusted_is_made_like_that_of_the_others() ->
     (failure,) = find_unhealthy_envs(facts)
     assert (failure.host, failure.code) == ("b", "untrusted")
     assert str(failure.hint).splitlines()[-1] == "ipexctl install --like a --limit b"
+
+
+def test_a_package_that_was_added_by_hand_in_another_version_on_one_host_is_named() -> None:
+    """One rank failed with an attribute that its version lacks, and the report did not name the difference."""
+
+    def has(**packages: str) -> Facts:
+        return Facts(installed=Installed("/e", True, "3.11", {"torch": "2.8.0+cpu", **packages}, MARKER))
+
+    facts = {"node0": has(einops="0.8.0", jupyter="1"), "node1": has(einops="0.8.0"), "node2": has(einops="0.5.0")}
+    (note,) = describe_different_packages(facts)
+    assert str(note) == (
+        "the hosts have different versions of einops (0.8.0 on node[0-1], 0.5.0 on node2); one on all of them, from the"
+        " index:\nipexctl install --with einops"
+    )
+    facts["node2"] = has(einops="0.8.0+local", **{"a;b": "1"})  # a version of its own build, and one host's alone
+    assert describe_different_packages({**facts, "new": Facts(), "node3": has(**{"a;b": "2"})}) == ()
