@@ -18,7 +18,7 @@ _MODES = {SHIM: 0o700, ROLE: 0o700}
 
 # Starts the interpreter $p so that nothing in the account's files or variables can influence it; the host's own where
 # $p is gone, because its environment was removed after the run, or where others may have put something else there.
-START_PYTHON = f"""{read_script("ownership.sh")}[ -x "$p" ] && check_environment "${{p%/bin/python}}" || p=python3
+START_PYTHON = f"""{read_script("ownership.sh")}[ -x "$p" ] && check_interpreter "$p" || p=python3
 exec "$p" -E -s -S"""
 
 

@@ -46,11 +46,27 @@ find_fault() {
     [ -z "$fault" ] || return
   done
 }
-# The same of an environment that ipexctl has made, whoever's it is: succeeds where there is no fault.
+# The same of an environment that ipexctl has made, whoever's it is, and of the link to it: succeeds where there is no fault.
 check_environment() {
   fault='' shared=yes
   real=$(cd -P "$1" 2>/dev/null && pwd -P)
-  [ -n "$real" ] && [ "${real%/*}" -ef "$1.d" ] && find_fault "$1.d" "$real" "$real/bin" "$real/lib"
+  if [ -n "$real" ] && [ "${real%/*}" -ef "$1.d" ]; then
+    find_fault "$1.d" "$real" "$real/bin" "$real/lib"
+    [ -n "$fault" ] || find_fault "$1/none" # the way to what is in it
+  fi
+  shared=''
+  [ -z "$fault" ]
+}
+# The same of what a run is started with, after which its environment may have gone, and another's have come: by its own
+# path in the store or, of one that ipexctl did not make, whose content is the user's choice, of the way to it.
+check_interpreter() {
+  env=${1%/bin/python}
+  check_environment "$env" || return
+  fault=none shared=yes
+  case ${env%/*} in
+  *.d) find_fault "${env%/*}" "$env" "$env/bin" "$env/lib" ;;
+  /*) find_fault "$1/none" ;;
+  esac
   shared=''
   [ -z "$fault" ]
 }

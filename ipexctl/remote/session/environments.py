@@ -17,9 +17,9 @@ NOT_ENVIRONMENTS = ("lock", "bin", "cache", "tokens", "wheels")  # beside the en
 
 
 def list_environments(base: str) -> List[str]:
-    """Complete environments: they have a marker."""
-    names = [name for name in list_directory(base) if name not in NOT_ENVIRONMENTS]
-    return [name for name in names if read_marker(os.path.join(base, name)) is not None]
+    """Complete environments: they have a marker. A link to one is none."""
+    paths = [os.path.join(base, name) for name in list_directory(base) if name not in NOT_ENVIRONMENTS]
+    return [os.path.basename(path) for path in paths if not os.path.islink(path) and read_marker(path) is not None]
 
 
 def read_marker(directory: str) -> Any:

@@ -12,11 +12,12 @@ from ipexctl.remote.session import relay
 
 def find_store_fault(base: str) -> str:
     """Why there may be no directory of environments at ``base``, or nothing in that one be used or executed: somebody
-    else could put files into it, another one in its place, or has put something there. The same in sh is
-    remote/ownership.sh. Empty where nothing is wrong with it."""
+    else could put files into it, another one in its place or that of the link beside it, or has put something there.
+    The same in sh is remote/ownership.sh. Empty where nothing is wrong with it."""
     near = os.path.abspath(find_nearest_directory(os.path.dirname(base)))
     try:
-        fault = find_way_fault(os.path.realpath(near), base) or find_way_fault(near, base)
+        ways = [(way, name) for way in (os.path.realpath(near), near) for name in (base, base[: -len(".d")])]
+        fault = next(filter(None, (find_way_fault(*way) for way in ways)), "")
     except OSError as error:  # it has just gone away
         fault = "%s: %s" % (error.filename, error.strerror)
     if fault:

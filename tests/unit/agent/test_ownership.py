@@ -82,6 +82,12 @@ def move_behind_link(env: Path, mode: int) -> None:
     place.chmod(mode)
 
 
+def give_link(env: Path, mode: int) -> None:
+    """The link to the environment is a stranger's, who can have it lead elsewhere a moment later."""
+    env.parent.chmod(mode)
+    os.chown(env, STRANGER, -1, follow_symlinks=False)
+
+
 CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "ours": (lambda _: None, ""),
     "in a directory of a group": (lambda env: env.parent.chmod(0o775), ""),
@@ -102,6 +108,8 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
         "home belongs to another user, and ",
     ),
     "behind another's link": (lambda env: move_behind_link(env, 0o755), ""),
+    "by another's link in one like /tmp": (lambda env: give_link(env, 0o1777), "env belongs to another user, and "),
+    "by another's link": (lambda env: give_link(env, 0o755), ""),
     "a store of everybody": (lambda env: Path(f"{env}.d").chmod(0o777), "env.d can be written by others"),
     "a store of everybody, and a name that denies it": (open_store_and_deny, "env.d can be written by others"),
     "a store of a group": (lambda env: Path(f"{env}.d").chmod(0o775), "env.d can be written by others"),
@@ -160,15 +168,35 @@ def test_an_environment_of_another_account_that_is_all_its_own_is_used(env: Path
     assert "another user" in subprocess.run(script, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def test_the_python_of_a_replaced_environment_is_not_started(env: Path, tmp_path: Path) -> None:
-    plant(env / "bin/python", tmp_path / "mark", 0)
-    words = ["sh", "-c", f'p=$1; shift; {START_PYTHON} "$@"', "sh", str(env / "bin/python"), "-c", "print(1)"]
-    subprocess.run(words, check=True, timeout=60)
+def start_python(python: Path) -> bytes:
+    words = ["sh", "-c", f'p=$1; shift; {START_PYTHON} "$@"', "sh", str(python), "-c", "print(1)"]
+    return subprocess.run(words, check=True, timeout=60, capture_output=True).stdout
+
+
+@pytest.mark.parametrize("own_path", [False, True])
+def test_the_python_of_a_replaced_environment_is_not_started(env: Path, tmp_path: Path, own_path: bool) -> None:
+    python = (env.resolve() if own_path else env) / "bin/python"
+    plant(python, tmp_path / "mark", 0)
+    assert start_python(python) == b""
     assert (tmp_path / "mark").exists(), "the test itself works"
     (tmp_path / "mark").unlink()
     os.chown(f"{env}.d/e1", STRANGER, -1)
-    assert subprocess.run(words, check=True, timeout=60, capture_output=True).stdout == b"1\n", "the host's own does"
+    assert start_python(python) == b"1\n", "the host's own does"
     assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("name", ["env.d/e1", "conda"])
+def test_what_another_has_made_where_the_environment_of_a_run_was_is_not_started(home: Path, name: str) -> None:
+    """`ps` and `attach` executed it: the environment of a run that is over had gone from a directory like /tmp."""
+    mark = home / "mark"
+    plant(home / name / "bin/python", mark)
+    assert start_python(home / name / "bin/python") == b"", "of another account, where not everybody can make one"
+    mark.unlink()
+    own_open_directory(home, home / name.partition("/")[0])
+    os.chown(home / name, STRANGER, -1)
+    os.chown(home / name / "bin", STRANGER, -1)
+    assert start_python(home / name / "bin/python") == b"1\n"
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize(

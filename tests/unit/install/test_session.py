@@ -888,6 +888,16 @@ def test_a_switch_that_nobody_confirmed_is_taken_back_at_the_end(tmp_path: Path,
     assert sorted(path.name for path in (tmp_path / "env.d").iterdir()) == sorted({"lock", "new", old} - {""})
 
 
+def test_a_switch_that_was_cut_short_leaves_a_store_that_can_be_used(tmp_path: Path) -> None:
+    """The link that was to be put in the place of the other one was taken for an environment, and put into the store,
+    which every later install and uninstall refused for that link."""
+    store = Store(tmp_path)
+    (tmp_path / "env.d/tmp").mkdir()
+    (tmp_path / "env.d/tmp/link").symlink_to(tmp_path / "env.d/new")
+    assert store.active() == "old"
+    assert sorted(path.name for path in (tmp_path / "env.d").iterdir()) == ["lock", "new", "old"]
+
+
 def test_a_confirmed_switch_stays_and_can_be_taken_back_while_the_old_environment_exists(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.switch()
