@@ -359,7 +359,7 @@ login() {
         while IFS= read -r dir; do printf 'open\t%s\n' "${dir%/.}"; done
 }
 
-addresses() { ip addr show 2>/dev/null || ifconfig -a; }
+addresses() { ip addr show 2>/dev/null || ifconfig -a 2>/dev/null || cat /proc/net/fib_trie; }
 
 # Who else works here is worth asking only where the load says that somebody does.
 calm() {
@@ -398,7 +398,7 @@ kernel() {
         while :; do # a limit of any group above holds too
             dir=$root$group
             cgroups="$cgroups $dir/cpu.max $dir/cpu.cfs_quota_us $dir/cpu.cfs_period_us $dir/memory.max"
-            cgroups="$cgroups $dir/memory.limit_in_bytes"
+            cgroups="$cgroups $dir/memory.limit_in_bytes $dir/pids.max"
             [ -n "$group" ] || break
             group=${group%/*}
         done
@@ -407,19 +407,22 @@ kernel() {
         [ -e "$there" ] && printf '%s:\n' "$there"
     done
     cd /sys/devices/system/cpu || cd /
-    grep -sH '' online present cpu0/cpufreq/scaling_governor \
+    grep -sH '' online offline present smt/active cpu0/cpufreq/scaling_governor \
         cpu[0-9]*/topology/physical_package_id cpu[0-9]*/topology/thread_siblings_list \
         cpu[0-9]*/cpu_capacity cpu[0-9]*/regs/identification/midr_el1 /proc/sys/abi/sve_default_vector_length \
-        /sys/devices/system/node/node[0-9]*/cpulist /sys/devices/cpu_core/cpus /sys/devices/cpu_atom/cpus \
+        /sys/devices/system/node/online /sys/devices/system/node/node[0-9]*/cpulist \
+        /sys/devices/cpu_core/cpus /sys/devices/cpu_atom/cpus \
         /sys/kernel/mm/transparent_hugepage/enabled /sys/hypervisor/type \
-        /sys/class/dmi/id/sys_vendor /sys/class/dmi/id/product_name /sys/class/net/*/speed \
+        /sys/class/dmi/id/sys_vendor /sys/class/dmi/id/product_name \
+        /sys/class/net/*/speed /sys/class/net/*/mtu /sys/class/net/*/operstate \
         /proc/sys/kernel/hostname /proc/sys/kernel/osrelease /proc/sys/kernel/arch /proc/sys/kernel/random/boot_id \
         /proc/sys/kernel/numa_balancing /proc/sys/net/ipv4/ip_local_port_range \
-        /proc/loadavg /proc/self/cgroup /proc/self/limits /proc/net/route /etc/os-release $cgroups
+        /proc/loadavg /proc/self/cgroup /proc/self/limits /proc/net/route /proc/net/if_inet6 \
+        /etc/machine-id /var/lib/dbus/machine-id /etc/os-release $cgroups
     # of the mounts only those that matter: a host with many containers has thousands, with long lines
     mounts='^[0-9]+ [0-9]+ [0-9:]+ [^ ]+ (/|/(home|root|tmp|scratch|data|dev/shm)(/[^ ]*)?) '
-    mounts="$mounts| - (nfs4?|lustre|gpfs|beegfs|ceph|cifs|smb3|9p|virtiofs|fuse[.a-z]*) "
-    grep -sH -E "Mem(Total|Available):|HugePages_|Hugepagesize:|allowed_list:|$mounts" \
+    mounts="$mounts| - (cgroup2?|nfs4?|lustre|gpfs|beegfs|ceph|cifs|smb3|9p|virtiofs|fuse[.a-z]*) "
+    grep -sH -E "Mem(Total|Free|Available):|HugePages_|Hugepagesize:|allowed_list:|$mounts" \
         /proc/meminfo /proc/self/status /proc/self/mountinfo /sys/devices/system/node/node[0-9]*/meminfo
 }
 

@@ -13,7 +13,7 @@ from ipexctl.decide.facts.numbers import parse_cpu_list
 from ipexctl.model.toml import parse_toml
 
 HERE = Path(__file__).parent
-Source = Literal["cpuinfo", "sysfs", "lscpu"]
+Source = Literal["cpuinfo", "sysfs", "lscpu", "lscpu-json"]
 
 
 class _Section(BaseModel):
@@ -73,12 +73,13 @@ class System(_Section):
 
 
 class Cgroup(_Section):
-    """``quota`` in CPUs, ``memory_gib`` as limits of the group at ``path``."""
+    """``quota`` in CPUs, ``memory_gib`` and ``cpuset`` as limits of the group at ``path``."""
 
     version: Literal[1, 2] = 2
     path: str = "/"
     quota: float = 0
     memory_gib: int = 0
+    cpuset: str = ""
     status: str = ""  # Cpus_allowed_list of the login
 
 
@@ -92,7 +93,7 @@ class Page(_Section):
     numa: Numa = Numa()
     system: System = System()
     cgroup: Cgroup | None = None
-    sources: tuple[Source, ...] = ("cpuinfo", "sysfs", "lscpu")
+    sources: tuple[Source, ...] = ("cpuinfo", "sysfs", "lscpu", "lscpu-json")
     traps: frozenset[str] = frozenset()
     quirks: frozenset[str] = frozenset()
     unknown: frozenset[str] = frozenset()
@@ -208,7 +209,7 @@ def expected(page: Page) -> dict[str, Any]:
         "kernel": page.system.kernel,
     }
     if page.cgroup:
-        allowed = parse_cpu_list(page.cgroup.status)
+        allowed = parse_cpu_list(page.cgroup.status or page.cgroup.cpuset)
         facts["cpus_allowed"] = tuple(sorted(numbers & set(allowed))) if allowed else None
         facts["cgroup_cpus"] = page.cgroup.quota or None
         facts["mem_limit_kb"] = page.cgroup.memory_gib << 20 or None

@@ -3,9 +3,10 @@
 Formats: Linux arch/x86/kernel/cpu/proc.c (/proc/cpuinfo: on-line CPUs only; "siblings" and "cpu cores" are those of
 the package that are on line), drivers/base/topology.c and drivers/base/node.c (/sys/devices/system), Documentation/
 admin-guide/cgroup-v1 and cgroup-v2, and sys-utils/lscpu.c of util-linux: before 2.37 threads per core is a mean over
-all cores, afterwards the largest number; since 2.37 related fields are indented.
+all cores, afterwards the largest number; since 2.37 related fields are indented, and nested in JSON.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -42,6 +43,8 @@ def render(page: Page, sources: Iterable[Source] = ()) -> ProbeOutput:
     commands = {}
     if "lscpu" in wanted:
         commands["lscpu"] = render_lscpu(page)
+    if "lscpu-json" in wanted:
+        commands["lscpu -J -B"] = render_lscpu_json(page)
     return ProbeOutput(files, commands)
 
 
@@ -56,7 +59,7 @@ def render_cpuinfo(page: Page) -> str:
     processor = page.processor
     listed = present(page) if "cpuinfo-keeps-offline" in page.quirks else online(page)
     if "cpuinfo-of-cpuset" in page.quirks and page.cgroup:  # a container's own view, with the host's numbers
-        allowed = set(parse_cpu_list(page.cgroup.status) or ())
+        allowed = set(parse_cpu_list(page.cgroup.status or page.cgroup.cpuset) or ())
         listed = [cpu for cpu in listed if cpu.number in allowed]
     if "single-block" in page.quirks:
         listed = listed[:1]
@@ -107,19 +110,38 @@ def render_sysfs(page: Page) -> dict[str, str]:
         f"{_CPU}/present": format_cpus(tuple(cpu.number for cpu in everything)),
         f"{_CPU}/possible": f"0-{last}",
     }
+    masks = "masks" in page.quirks  # kernels before 2.6.26
+    if masks:
+        files = {}
     shared = siblings(page)
+    for cpu in everything:
+        if cpu.number:
+            files[f"{_CPU}/cpu{cpu.number}/online"] = str(int(cpu.number in on))
     for cpu in running:
         topology = f"{_CPU}/cpu{cpu.number}/topology"
         files[f"{topology}/physical_package_id"] = str(cpu.socket)
         files[f"{topology}/core_id"] = str(cpu.core_id)
-        files[f"{topology}/thread_siblings_list"] = format_cpus(shared[cpu.number])
+        if masks:
+            files[f"{topology}/thread_siblings"] = cpu_mask(shared[cpu.number])
+        else:
+            files[f"{topology}/thread_siblings_list"] = format_cpus(shared[cpu.number])
     for node, cpus in numa_nodes(page).items():
-        files[f"{_NODE}/node{node}/cpulist"] = format_cpus(cpus)
+        if masks:
+            files[f"{_NODE}/node{node}/cpumap"] = cpu_mask(cpus)
+        else:
+            files[f"{_NODE}/node{node}/cpulist"] = format_cpus(cpus)
     efficient = tuple(cpu.number for cpu in running if cpu.efficient)
     if efficient and "no-core-types" not in page.quirks:  # since 5.13, with its performance counters
         files["/sys/devices/cpu_atom/cpus"] = format_cpus(efficient)
         files["/sys/devices/cpu_core/cpus"] = format_cpus(tuple(cpu.number for cpu in running if not cpu.efficient))
     return {path: f"{text}\n" for path, text in files.items()}
+
+
+def cpu_mask(cpus: tuple[int, ...]) -> str:
+    """Words of 32 bits, the highest first."""
+    bits = sum(1 << cpu for cpu in cpus)
+    words = [bits >> (32 * word) & 0xFFFFFFFF for word in range(max(cpus, default=0) // 32 + 1)]
+    return ",".join(f"{word:08x}" for word in reversed(words))
 
 
 def render_cgroup(page: Page) -> dict[str, str]:
@@ -134,6 +156,8 @@ def render_cgroup(page: Page) -> dict[str, str]:
         files["/proc/self/cgroup"] = f"0::{group.path}"
         files[f"{root}/cpu.max"] = f"{int(group.quota * 100_000)} 100000" if group.quota else "max 100000"
         files[f"{root}/memory.max"] = memory or "max"
+        if group.cpuset:
+            files[f"{root}/cpuset.cpus.effective"] = group.cpuset
     else:
         files["/proc/self/cgroup"] = "\n".join(
             f"{number}:{controllers}:{group.path}"
@@ -144,6 +168,9 @@ def render_cgroup(page: Page) -> dict[str, str]:
         )
         files[f"/sys/fs/cgroup/cpu,cpuacct{path}/cpu.cfs_period_us"] = "100000"
         files[f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes"] = memory or "9223372036854771712"
+        if group.cpuset:
+            files["/proc/self/cpuset"] = group.path
+            files[f"/sys/fs/cgroup/cpuset{path}/cpuset.cpus"] = group.cpuset
     if group.status:
         files["/proc/self/status"] = f"Name:\tsh\nCpus_allowed_list:\t{group.status}"
     return {name: f"{text}\n" for name, text in files.items()}
@@ -198,3 +225,17 @@ def render_lscpu(page: Page) -> str:
         ]
     text = "\n".join(lines) + "\n"
     return f"\ufeff{text}" if "byte-order-mark" in page.quirks else text
+
+
+def render_lscpu_json(page: Page) -> str:
+    rows: list[dict[str, object]] = []
+    parents = [rows]
+    for depth, name, value in lscpu_fields(page):
+        row: dict[str, object] = {"field": f"{name}:", "data": value or None}
+        children: list[dict[str, object]] = []
+        del parents[depth + 1 :]
+        parents[-1].append(row)
+        if page.system.lscpu == "2.38":
+            row["children"] = children
+            parents.append(children)
+    return json.dumps({"lscpu": rows}, indent=3)

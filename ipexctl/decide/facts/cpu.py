@@ -4,14 +4,16 @@ sysfs first (the kernel's own, per CPU), then lscpu (computed from it), then /pr
 /proc/cpuinfo with one block of a bigger machine does not determine the sockets, and lscpu's threads times cores need
 not be the number of CPUs (hybrid processors, offline siblings)."""
 
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from operator import mul
+from typing import Any
 
-from ipexctl.decide.facts.numbers import MAX_CPUS, parse_cpu_list
+from ipexctl.decide.facts.numbers import MAX_CPUS, parse_cpu_list, parse_cpu_mask
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.decide.facts.system import read_meminfo
 from ipexctl.model.facts import Core, NumaNode
@@ -22,8 +24,9 @@ CORES_OF_MODELS = "cores of all models"  # our own field, of a computer with sev
 _OF_MODEL = ("Core(s) per socket", "Socket(s)")
 
 
-def parse_lscpu(text: str) -> dict[str, str]:
-    rows = _parse_rows(text)
+def parse_lscpu(plain: str, as_json: str) -> dict[str, str]:
+    """JSON first: its values are never wrapped. Empty where neither says anything."""
+    rows = _parse_json(as_json) or _parse_text(plain)
     fields = dict(rows)
     named = {name: [parse_integer(value, 1 << 10) or 0 for field, value in rows if field == name] for name in _OF_MODEL}
     if len(named["Core(s) per socket"]) > 1:
@@ -31,7 +34,29 @@ def parse_lscpu(text: str) -> dict[str, str]:
     return fields
 
 
-def _parse_rows(text: str) -> list[tuple[str, str]]:
+def _parse_json(text: str) -> list[tuple[str, str]]:
+    try:
+        value = json.loads(text.lstrip("\ufeff")) if text.strip() else None
+    except (ValueError, RecursionError):
+        return []
+    rows = value.get("lscpu") if isinstance(value, dict) else None
+    return [*_iterate_rows(rows)] if isinstance(rows, list) else []
+
+
+def _iterate_rows(rows: list[Any], depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Newer versions nest: a row may have children. An empty list of CPUs is null."""
+    for row in rows:
+        if not isinstance(row, dict):
+            continue
+        name, value = row.get("field"), row.get("data")
+        if isinstance(name, str):
+            known = isinstance(value, str | int) and not isinstance(value, bool)
+            yield name.strip().rstrip(":"), str(value) if known else ""
+        if isinstance(row.get("children"), list) and depth < 8:
+            yield from _iterate_rows(row["children"], depth + 1)
+
+
+def _parse_text(text: str) -> list[tuple[str, str]]:
     fields: list[tuple[str, int, list[str]]] = []
     current: list[str] = []
     column = 0  # where the values begin
@@ -97,7 +122,7 @@ def read_topology(
 ) -> Topology:
     """Nothing is known where two texts count different CPUs. ``most_threads`` of one core: if a source states more
     (dom0 of Xen), its cores are not the machine's."""
-    topology = _read_sysfs(bundle)
+    topology = _read_sysfs(bundle, processors)
     if topology is None:
         topology, counted = _read_lscpu(lscpu), len(_list_cpu_ids(processors))
         if topology and topology.online and 1 < counted != len(topology.online):
@@ -109,12 +134,15 @@ def read_topology(
     return replace(topology, cores_per_socket=None, threads_per_core=None, physical_cores=None, cores=())
 
 
-def _read_sysfs(bundle: ProbeOutput) -> Topology | None:
-    sets = _parse_cpu_sets(bundle.under(_CPU, r"cpu([0-9]{1,5})/topology/thread_siblings_list"))
+def _read_sysfs(bundle: ProbeOutput, processors: list[dict[str, str]]) -> Topology | None:
+    # "core_cpus" is what kernels since 5.4 call it, beside the old name; those before 2.6.26 know masks only.
+    sets = _read_cpu_sets(bundle, _CPU, r"cpu([0-9]{1,5})/topology/(?:thread_siblings|core_cpus)", "_list")
     siblings = {number: threads for number, threads in sets.items() if threads}
     if not siblings:
         return None
-    online = parse_cpu_list(bundle.file(f"{_CPU}/online")) or tuple(sorted(siblings))
+    switched = {int(number): text for number, text in bundle.under(_CPU, r"cpu([0-9]{1,5})/online").items()}
+    off = {number for number, text in switched.items() if text.strip() == "0"}
+    online = parse_cpu_list(bundle.file(f"{_CPU}/online")) or tuple(sorted(siblings.keys() - off))
     all_online = set(online)
     groups = sorted({tuple(sorted({cpu, *siblings.get(cpu, ())} & all_online)) for cpu in online})
     if len({cpu for group in groups for cpu in group}) != sum(map(len, groups)):
@@ -125,8 +153,7 @@ def _read_sysfs(bundle: ProbeOutput) -> Topology | None:
     numa = find_numa_domains(read_numa_nodes(bundle, {}) or ())
     cores = tuple(Core(group, at or 0, numa.get(group[0])) for group, at in zip(groups, packages, strict=True))
     per_socket = max(Counter(packages).values()) if sockets else None
-    # The kernel's own list of those off line also counts CPUs that could be plugged in, but are not there.
-    offline = tuple(sorted({*(parse_cpu_list(bundle.file(f"{_CPU}/present")) or ())} - {*online}))
+    offline = _find_offline_cpus(bundle, online, off, processors)
     return Topology(sockets, per_socket, _count_threads_per_core(cores), len(cores), online, offline, cores)
 
 
@@ -135,14 +162,35 @@ def _count_threads_per_core(cores: Sequence[Core]) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _parse_cpu_sets(texts: Mapping[str, str]) -> dict[int, tuple[int, ...]]:
-    """CPU sets by the number in their path, which are empty beyond what a host has."""
+def _read_cpu_sets(
+    bundle: ProbeOutput, directory: str, path: str, listed: str, mask: str = ""
+) -> dict[int, tuple[int, ...]]:
+    """CPU sets by the number in their path: from the lists, else from the masks."""
+    sets = _parse_cpu_sets(bundle.under(directory, path + listed), parse_cpu_list)
+    return sets or _parse_cpu_sets(bundle.under(directory, path + mask), parse_cpu_mask)
+
+
+def _parse_cpu_sets(
+    texts: Mapping[str, str], parse: Callable[[str], tuple[int, ...] | None]
+) -> dict[int, tuple[int, ...]]:
+    """CPU sets by number, which are empty beyond what a host has."""
     sets: dict[int, tuple[int, ...]] = {}
     left = _MAX_SET_CPUS
     for number, text in texts.items():
-        sets[int(number)] = cpus = (parse_cpu_list(text) or ()) if left > 0 else ()
+        sets[int(number)] = cpus = (parse(text) or ()) if left > 0 else ()
         left -= len(cpus) + 1
     return sets
+
+
+def _find_offline_cpus(
+    bundle: ProbeOutput, online: tuple[int, ...], off: set[int], processors: list[dict[str, str]]
+) -> tuple[int, ...]:
+    """The kernel's own list also counts CPUs that could be plugged in but are not there: what is present decides."""
+    present = parse_cpu_list(bundle.file(f"{_CPU}/present"))
+    if present is None:
+        known = {int(number) for number in bundle.under(_CPU, r"cpu([0-9]{1,5})/.+")} | {*_list_cpu_ids(processors)}
+        present = tuple(known & set(parse_cpu_list(bundle.file(f"{_CPU}/offline")) or ()))
+    return tuple(sorted((off | set(present)) - set(online)))
 
 
 def _read_lscpu(fields: Mapping[str, str]) -> Topology | None:
@@ -260,10 +308,10 @@ def _parse_count(text: str | None) -> int | None:
 
 def read_numa_nodes(bundle: ProbeOutput, lscpu: Mapping[str, str]) -> tuple[NumaNode, ...] | None:
     """Nodes with their CPUs as the machine prints them: ids may have holes, a node may have no CPUs."""
-    nodes = _parse_cpu_sets(bundle.under(_NODE, r"node([0-9]{1,4})/cpulist"))
+    nodes = _read_cpu_sets(bundle, _NODE, r"node([0-9]{1,4})/", "cpulist", "cpumap")
     if not nodes:
         named = ((re.fullmatch(r"NUMA node([0-9]{1,4}) CPU\(s\)", name), text) for name, text in lscpu.items())
-        nodes = _parse_cpu_sets({match[1]: text for match, text in named if match})
+        nodes = _parse_cpu_sets({match[1]: text for match, text in named if match}, parse_cpu_list)
     memory = {number: read_meminfo(bundle, "MemTotal", f"{_NODE}/node{number}/meminfo") for number in nodes}
     return tuple(NumaNode(number, nodes[number], memory[number]) for number in sorted(nodes)) or None
 

@@ -2,12 +2,12 @@
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, product
 
 from ipexctl.decide.facts import cpu, system
 from ipexctl.decide.facts.isa import find_isa_level
-from ipexctl.decide.facts.numbers import parse_cpu_list
+from ipexctl.decide.facts.numbers import parse_cpu_list, parse_cpu_mask
 from ipexctl.decide.facts.probe_output import ProbeOutput, hash_text
 from ipexctl.decide.facts.uarch import ArmCores, Uarchs, read_arm_cores
 from ipexctl.model.errors import Note
@@ -26,7 +26,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     """Parse the facts of a host. Never raises: unreadable values are None, and named in ``unread`` for a fault."""
     processors = cpu.parse_cpuinfo(bundle.files.get("/proc/cpuinfo", ""))
     first = processors[0] if processors else {}
-    fields = cpu.parse_lscpu(bundle.command("lscpu"))
+    fields = cpu.parse_lscpu(bundle.command("lscpu"), bundle.command("lscpu -J -B") or bundle.command("lscpu -J"))
     # interned: hundreds of hosts have the same words
     flags = frozenset(
         map(sys.intern, (first.get("flags") or first.get("Features") or fields.get("Flags") or "").split())
@@ -54,7 +54,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         who = f"the hypervisor{f' ({hypervisor})' if hypervisor else ''}" if is_vm else "the BIOS or the kernel"
         level, refused = find_isa_level(flags, silicon, who, bundle.command("amx").strip())
     groups = read_cgroup(bundle)
-    allowed = parse_cpu_list(bundle.search("/proc/self/status", r"^Cpus_allowed_list:\s*(\S+)"))
+    allowed = groups.cpuset
     if allowed is not None and topology.online is not None:
         allowed = tuple(sorted(set(allowed) & set(topology.online)))
     environ = system.read_environment_variables(bundle)
@@ -104,7 +104,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         # of one image share /etc/machine-id, containers of one computer share the boot.)
         machine_id=hash_text(f"{boot} {network[1] if network else ''}") if boot else None,
         boot_id=boot,
-        kernel=bundle.file("/proc/sys/kernel/osrelease"),
+        kernel=bundle.file("/proc/sys/kernel/osrelease") or bundle.search("/proc/version", r"^Linux version (\S+)"),
         distribution=system.read_distribution(bundle),
         glibc=system.read_glibc(bundle),
         glibcxx=system.find_glibcxx(paths),
@@ -147,7 +147,8 @@ def _get_field(fields: Mapping[str, str], name: str) -> str | None:
 def _detect_arch(
     bundle: ProbeOutput, fields: Mapping[str, str], processors: list[dict[str, str]], flags: frozenset[str]
 ) -> str | None:
-    if known := bundle.file("/proc/sys/kernel/arch") or _get_field(fields, "Architecture"):
+    known = bundle.file("/proc/sys/kernel/arch") or _get_field(fields, "Architecture")
+    if known := known or bundle.command("uname -m").strip():
         return known
     if flags & {"lm", "tsc", "sse", "avx2"}:  # ARM, s390x and LoongArch have flags too
         return "x86_64" if "lm" in flags else "i686"
@@ -188,9 +189,13 @@ def _detect_vm(flags: frozenset[str], hypervisor: str | None, fields: Mapping[st
     return True if hypervisor else None
 
 
+_ROOT = "/sys/fs/cgroup"
 _PERIOD = "100000"  # microseconds, the kernel's default
-_MAX_GROUPS, _MAX_DEPTH = 64, 64  # groups of a process, groups above one
-_MAX_PATH = 1024  # characters of a group
+# The best first. Before 2.6.24 files had no prefix, and may be mounted so to this day.
+_CPUSET_FILES = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus")
+_CPUSET_MOUNT = re.compile(r"cpuset |cgroup2 |cgroup .*\bcpuset\b")
+_MAX_GROUPS, _MAX_DEPTH, _MAX_MOUNTS = 64, 64, 16  # groups of a process, groups above one, file systems of cpusets
+_MAX_PATH = 1024  # characters of a group, and of where cpusets are mounted
 _UNLIMITED = 1 << 60  # bytes; version 1 writes "no limit" as a huge number
 
 
@@ -198,6 +203,7 @@ class CgroupLimits(Record):
     """``quota`` in CPUs and ``memory`` in bytes are None without a limit."""
 
     quota: float | None = None
+    cpuset: tuple[int, ...] | None = None
     memory: int | None = None
     malformed: tuple[str, ...] = ()
 
@@ -225,7 +231,8 @@ def read_cgroup(bundle: ProbeOutput) -> CgroupLimits:
                 malformed.append(directory)
         limits = (parse_integer(bundle.file(f"{directory}/{name}")) for name in ("memory.max", "memory.limit_in_bytes"))
         memory += [limit for limit in limits if limit is not None and limit < _UNLIMITED]
-    return CgroupLimits(min(quotas, default=None), min(memory, default=None), tuple(malformed))
+    cpuset = _read_cpuset(bundle, paths)
+    return CgroupLimits(min(quotas, default=None), cpuset, min(memory, default=None), tuple(malformed))
 
 
 def _list_groups(paths: Iterable[str]) -> set[str]:
@@ -234,3 +241,30 @@ def _list_groups(paths: Iterable[str]) -> set[str]:
     known = (path.strip("/") for path in islice(paths, _MAX_GROUPS) if len(path) <= _MAX_PATH)
     parts = [path.split("/", _MAX_DEPTH)[:_MAX_DEPTH] for path in known]
     return {"", *("/" + "/".join(part[:depth]) for part in parts for depth in range(1, len(part) + 1) if part[0])}
+
+
+def _read_cpuset(bundle: ProbeOutput, paths: Iterable[str]) -> tuple[int, ...] | None:
+    """The CPUs the process may use: from its status, else from the files of its cpuset or the nearest one above it."""
+    if allowed := bundle.search("/proc/self/status", r"^Cpus_allowed_list:\s*(\S+)"):
+        return parse_cpu_list(allowed)
+    if mask := bundle.search("/proc/self/status", r"^Cpus_allowed:\s*(\S+)"):  # before 2.6.26 no list
+        return parse_cpu_mask(mask)
+    mounts = "\n".join(bundle.files.get(path, "") for path in ("/proc/self/mountinfo", "/proc/mounts"))
+    mounted = islice(_find_cpuset_mounts(mounts.splitlines()), _MAX_MOUNTS)
+    roots = dict.fromkeys([_ROOT, f"{_ROOT}/cpuset", "/dev/cpuset", *mounted])
+    groups = _list_groups([bundle.file("/proc/self/cpuset") or "", *paths])
+    for group in sorted(groups, key=lambda path: (-path.count("/"), path)):
+        for root, name in product(roots, _CPUSET_FILES):
+            if cpus := parse_cpu_list(bundle.file(f"{root}{group}/{name}")):
+                return cpus
+    return None
+
+
+def _find_cpuset_mounts(lines: Iterable[str]) -> Iterator[str]:
+    """Where cpusets are mounted: lines of /proc/self/mountinfo have more before the place than /proc/mounts has."""
+    for line in lines:
+        before, dash, after = line.partition(" - ")
+        place = 4 if dash else 1
+        words = before.split(" ", place + 1)
+        if len(words) > place + 1 and len(words[place]) <= _MAX_PATH and _CPUSET_MOUNT.match(after or words[-1]):
+            yield words[place]

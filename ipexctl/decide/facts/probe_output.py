@@ -72,13 +72,13 @@ class ProbeOutput(Record):
         return {**shown, "unread": dict(self.unread)} if self.unread else shown
 
 
-_BOOT = "/proc/sys/kernel/random/boot_id"
+_SECRET_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id", "/proc/sys/kernel/random/boot_id")
 _SECRET_WORD = re.compile(r"(?i)\b(?=[A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL))([A-Z0-9_]+)=\S+")
 _LINK_ADDRESS = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.IGNORECASE)
 
 
 def _redact_text(name: str, text: str) -> str:
-    if name == _BOOT and text.strip():
+    if name in _SECRET_FILES and text.strip():
         return hash_text(text.strip())
     return _LINK_ADDRESS.sub("00:00:00:00:00:00", _SECRET_WORD.sub(r"\1=…", text))
 

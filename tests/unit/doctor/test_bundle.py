@@ -178,18 +178,22 @@ def test_ten_thousand_cpus_are_a_number_like_any_other() -> None:
 
 
 def test_a_value_that_a_terminal_has_cut_in_words_is_whole_again() -> None:
-    message = parse_lscpu("CPU(s):  4\nFlags:   fpu sysca\n         ll avx2 a\n         vx\n")
+    message = parse_lscpu("CPU(s):  4\nFlags:   fpu sysca\n         ll avx2 a\n         vx\n", "")
     assert message["Flags"] == "fpu syscall avx2 avx"
 
 
 def test_a_value_that_was_wrapped_at_blanks_keeps_its_words() -> None:
-    message = parse_lscpu("Flags:   fpu syscall sse4_1\n         avx\n         avx2 fma and more\n")
+    message = parse_lscpu("Flags:   fpu syscall sse4_1\n         avx\n         avx2 fma and more\n", "")
     assert message["Flags"].split() == ["fpu", "syscall", "sse4_1", "avx", "avx2", "fma", "and", "more"]
 
 
 def test_groups_of_threads_that_overlap_tell_nothing() -> None:
     files = {f"/sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list": f"{n}-{n + 1}" for n in range(3)}
     assert parse_facts(ProbeOutput(files), uarchs()).cores == ()
+
+
+def test_rows_of_lscpu_that_are_no_rows_are_passed_over() -> None:
+    assert parse_lscpu("", '{"lscpu": [3, {"field": "CPU(s):", "data": "4"}]}')["CPU(s)"] == "4"
 
 
 IFCONFIG = """\
@@ -260,12 +264,12 @@ def test_a_batch_system_is_known_by_its_job_its_file_or_its_command(
 
 def test_a_saved_bundle_reads_as_the_first_time_and_names_nobody() -> None:
     bundle = ProbeOutput(
-        {"/proc/sys/kernel/random/boot_id": "b86f50d4\n"},
+        {"/etc/machine-id": "3d1219c7c4c5404aaa1f6d2a48adfda4\n", "/proc/sys/kernel/random/boot_id": "b86f50d4\n"},
         {"env": "HF_TOKEN=hf_secret\nHOME=/h\n", "ip addr": "    link/ether 02:fc:00:aa:bb:01 brd\n"},
         {"df": "timed out after 10 s"},
     )
     text = json.dumps(bundle.public())
-    assert not [secret for secret in ("b86f50d4", "hf_secret", "02:fc:00") if secret in text]
+    assert not [secret for secret in ("3d1219c7", "b86f50d4", "hf_secret", "02:fc:00") if secret in text]
     again = parse_bundle(text, "x.json")
     assert again.public() == bundle.public()
     assert parse_facts(again, uarchs()).boot_id == parse_facts(bundle, uarchs()).boot_id
@@ -328,7 +332,13 @@ _CPUS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     [
         ({"/proc/self/mountinfo": "1 1 a a a " + " - cgroup " * (MIB // 10)}, {}),
         ({"/proc/self/cgroup": "0::" + "/a" * (MIB // 2)}, {}),
-        ({"/proc/self/cgroup": "".join(f"0::/{group}\n" for group in range(MIB // 12))}, {}),
+        (
+            {
+                "/proc/self/cgroup": "".join(f"0::/{group}\n" for group in range(MIB // 12)),
+                "/proc/mounts": "".join(f"x /{number} cgroup2 x\n" for number in range(MIB // 24)),
+            },
+            {},
+        ),
         ({"/proc/self/limits": "Max " + " " * MIB}, {}),
         ({_CPUS.format(0): "0-16383," * (MIB // 8) + "0"}, {}),
         ({_CPUS.format(cpu): "0-16383" for cpu in range(16_384)}, {}),
@@ -337,7 +347,13 @@ _CPUS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
         ({}, {"ip addr": "e: mtu 1\n " + "inet 1" * (MIB // 6)}),
         ({}, {"lscpu": " " * MIB}),
         ({}, {"lscpu": "CPU(s): 4\n" + "".join(f"NUMA node{number} CPU(s): 0-16383\n" for number in range(9_999))}),
-        ({"/proc/self/cgroup": "".join(f"0::/{number}{f'/{chr(97) * 250}' * 64}\n" for number in range(62))}, {}),
+        (
+            {
+                "/proc/self/cgroup": "".join(f"0::/{number}{f'/{chr(97) * 250}' * 64}\n" for number in range(62)),
+                "/proc/mounts": "".join(f"x /{number}{'b' * 16_000} cgroup2 x\n" for number in range(64)),
+            },
+            {},
+        ),
         ({}, {"env": "A=" + "TOKEN" * (MIB // 5)}),
     ],
     ids=[

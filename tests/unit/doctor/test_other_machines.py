@@ -1,5 +1,6 @@
 """Odd machines, by the words of their lscpu and /proc/cpuinfo: what they tell is read, what they do not is unknown."""
 
+import json
 from typing import Any
 
 import pytest
@@ -61,10 +62,13 @@ NUMA node0 CPU(s):               0-95
 """
 RISCV = "Architecture:          riscv64\nCPU(s):                4\n  On-line CPU(s) list: 0-3\n"
 GERMAN = "Architektur:         x86_64\nCPU(s):              8\nListe der Online-CPU(s): 0-7\n"
+SMALL = {"Architecture": "x86_64", "CPU(s)": 8, "Thread(s) per core": 2, "Core(s) per socket": 4, "Socket(s)": 1}
 
 
-def facts(lscpu: str = "", cpuinfo: str = "", **commands: str) -> Any:
-    return parse_facts(ProbeOutput({"/proc/cpuinfo": cpuinfo}, {"lscpu": lscpu, **commands}), uarchs())
+def facts(lscpu: str = "", as_json: str = "", cpuinfo: str = "", **commands: str) -> Any:
+    return parse_facts(
+        ProbeOutput({"/proc/cpuinfo": cpuinfo}, {"lscpu": lscpu, "lscpu -J -B": as_json, **commands}), uarchs()
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,6 +105,39 @@ def test_lscpu_of_other_processors_and_languages_is_read_as_far_as_it_goes(
 def test_flags_of_other_processors_make_them_no_x86(vendor: str, flags: str) -> None:
     result = facts(f"CPU(s): 4\nVendor ID: {vendor}\nFlags: {flags}\n")
     assert (result.arch, result.isa_level, result.logical_online) == (None, None, 4)
+
+
+def old_kernel(online: dict[int, str], **more: str) -> dict[str, str]:
+    """Two packages with two cores of two threads, by the masks of kernels before 2.6.26. CPU 4 is beside 0."""
+    system = "/sys/devices/system"
+    files = {f"{system}/cpu/cpu{cpu}/online": f"{text}\n" for cpu, text in online.items()}
+    for cpu in range(8):
+        if online.get(cpu) == "0":
+            continue
+        topology = f"{system}/cpu/cpu{cpu}/topology"
+        alive = sum(1 << sibling for sibling in (cpu % 4, cpu % 4 + 4) if online.get(sibling) != "0")
+        files[f"{topology}/thread_siblings"] = f"00000000,{alive:08x}\n"
+        files[f"{topology}/physical_package_id"] = f"{cpu % 2}\n"
+    nodes = {f"{system}/node/node{node}/cpumap": f"0,{mask:08x}\n" for node, mask in ((0, 0x55), (1, 0xAA))}
+    return {**files, **nodes, **more}
+
+
+def test_masks_are_read_where_the_kernel_kept_no_lists() -> None:
+    result = parse_facts(ProbeOutput(old_kernel({})), uarchs())
+    assert (result.sockets, result.cores_per_socket, result.threads_per_core) == (2, 2, 2)
+    assert (result.physical_cores, result.logical_online, result.cpus_offline) == (4, 8, ())
+    assert [(node.id, node.cpus) for node in result.numa or ()] == [(0, (0, 2, 4, 6)), (1, (1, 3, 5, 7))]
+    result = parse_facts(ProbeOutput(old_kernel({2: "0", 7: "0"})), uarchs())
+    assert (result.physical_cores, result.threads_per_core, result.cpus_offline) == (4, None, (2, 7))
+    lists = {"/sys/devices/system/node/node0/cpulist": "0-7\n"}
+    result = parse_facts(ProbeOutput(old_kernel({}, **lists)), uarchs())
+    assert [node.cpus for node in result.numa or ()] == [tuple(range(8))]  # a list is believed before a mask
+
+
+@pytest.mark.parametrize("rubbish", ["", ",", "xyz", "123456789", "0," * 1000 + "1"])
+def test_masks_that_are_none_tell_nothing(rubbish: str) -> None:
+    files = {f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings": rubbish for cpu in range(2)}
+    assert parse_facts(ProbeOutput(files), uarchs()).physical_cores is None
 
 
 def processor(number: int, package: int | None, siblings: int, cores: int) -> str:
@@ -275,10 +312,14 @@ def test_cores_that_are_off_line_are_not_counted_where_cpuinfo_goes_on_to_state_
     assert result.threads_per_core == 1
 
 
-def test_the_cpuset_of_a_batch_system_is_reported() -> None:
+@pytest.mark.parametrize(
+    "files",
+    read_table("other_machines/the_cpuset_of_a_batch_system_is_reported_wherever_it_stands"),
+    ids=["by its cgroup", "before cgroups", "mounted elsewhere", "with another controller", "of a group above", "mask"],
+)
+def test_the_cpuset_of_a_batch_system_is_reported_wherever_it_stands(files: dict[str, str]) -> None:
     everything = sysfs({cpu: str(cpu) for cpu in range(8)}, dict.fromkeys(range(8), 0), {})
-    status = {"/proc/self/status": "Name: sh\nCpus_allowed_list:\t2-5,9\n"}
-    result = parse_facts(ProbeOutput({**everything, **status}), uarchs())
+    result = parse_facts(ProbeOutput({**everything, **files}), uarchs())
     assert result.cpus_allowed == (2, 3, 4, 5)
     inventory = Inventory((Host("a", "a"),))
     hits = run_checks(Cluster(inventory, {"a": result}, {}, TABLE, live=False), CATALOGUE)
@@ -331,6 +372,13 @@ def test_numa_nodes_that_share_cpus_count_as_one(nodes: dict[int, str], ppn: int
 
 def test_a_virtual_mainframe_is_a_virtual_machine() -> None:
     assert facts(MAINFRAME).is_vm is True
+
+
+def test_numbers_in_json_are_read_whether_they_are_texts_or_not() -> None:
+    rows = [{"field": f"{name}:", "data": value} for name, value in SMALL.items()]
+    result = facts(as_json=json.dumps({"lscpu": rows}))
+    assert (result.sockets, result.physical_cores, result.logical_online) == (1, 4, 8)
+    assert facts(as_json=json.dumps({"lscpu": SMALL})).logical_online is None  # no lscpu writes it so
 
 
 @pytest.mark.parametrize(
