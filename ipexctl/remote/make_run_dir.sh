@@ -6,6 +6,7 @@
 umask 077
 LC_ALL=C
 export LC_ALL
+unset TAR_OPTIONS
 dir=$1 agents=$HOME/$2 id=$3 agent=$4 part=$5put-$$
 shift 5
 up=${dir%/*}

@@ -7,6 +7,7 @@ umask 077
 LC_ALL=C
 export LC_ALL
 CDPATH=
+unset TAR_OPTIONS # of the account: tar would leave files out without a word
 verb=$1 dir=$2
 shift 2
 fail() { printf '%s\n' "$1" >&2; exit 3; }

@@ -3,6 +3,7 @@ umask 077
 LC_ALL=C TZ=UTC0 # without TZ find asks for /etc/localtime three times for each file
 export LC_ALL TZ
 CDPATH=
+unset TAR_OPTIONS # of the account: tar would leave files out without a word
 dir=$1
 shift
 fail() { printf '%s\n' "$1" >&2; exit 3; }

@@ -54,6 +54,7 @@ class Shell:
     def __init__(self, name: str, place: Path) -> None:
         self.argv = ["busybox", "sh"] if name == "busybox" else [name]
         self.script = SCRIPT
+        self.settings: dict[str, str] = {}  # of the account
         self.there, self.log, self._bin = place / "home/there", place / "log", place / "bin"
         self.log.touch()
         self._bin.mkdir(parents=True)
@@ -75,7 +76,7 @@ class Shell:
     def start(self, *words: str, under: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         """The script in a session of its own, as a child of the program ``under``."""
         argv = [*under, *self.argv, "-c", self.script, "receive", str(self.there), "place", *words]
-        env = {"PATH": f"{self._bin}:{os.environ['PATH']}", "HOME": str(self.there.parent)}
+        env = {**self.settings, "PATH": f"{self._bin}:{os.environ['PATH']}", "HOME": str(self.there.parent)}
         pipe = subprocess.PIPE
         return subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
 
@@ -101,6 +102,13 @@ def test_a_new_tree_costs_the_same_programs_whatever_is_in_it(shell: Shell) -> N
     assert shell.place(pack(large)) == (0, "")
     assert shell.started() == few
     assert read(shell.there) == large
+
+
+def test_options_that_the_account_gives_each_tar_leave_no_file_out(shell: Shell) -> None:
+    """A startup file exported TAR_OPTIONS: `sync` ended well, and a module was not on that host."""
+    shell.settings = {"TAR_OPTIONS": "--exclude=*.py -v"}
+    assert shell.place(pack({"a.py": "1", "b": "2"})) == (0, "")
+    assert read(shell.there) == {"a.py": "1", "b": "2"}
 
 
 def test_what_came_from_another_host_goes_into_place_with_its_mode_and_time(shell: Shell) -> None:
