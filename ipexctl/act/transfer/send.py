@@ -209,7 +209,7 @@ def _stream_to_script(link: Link, words: Sequence[str], pieces: Iterable[bytes])
     sent = 0
     with link.stream(_build_receive_command(*words)) as channel, StallTimer(channel.close) as watch:
         try:
-            for piece in _merge_small_chunks(pieces):
+            for piece in pieces:
                 channel.write(piece)
                 watch.reset()
                 sent += len(piece)
@@ -244,18 +244,6 @@ def _read_up_to(pieces: Iterator[bytes], size: int) -> bytes:
         if len(gathered) > size:
             break
     return bytes(gathered)
-
-
-def _merge_small_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Joins small pieces into pieces of about `_CHUNK` bytes."""
-    gathered = bytearray()
-    for piece in pieces:
-        gathered += piece
-        if len(gathered) >= _CHUNK:
-            yield bytes(gathered)
-            gathered.clear()
-    if gathered:
-        yield bytes(gathered)
 
 
 UNTRUSTED = 4  # the status of a script that executes nothing where others may have put it: `remote/ownership.sh`
