@@ -125,10 +125,8 @@ def parse_own_ssh_address(connection: str | None) -> str | None:
 def read_resolved_names(bundle: ProbeOutput) -> Mapping[str, tuple[str, ...]]:
     """Returns the addresses of each looked-up name on the host; unresolved names are missing."""
     found: list[tuple[str, str]] = []
-    name = ""
     for line in bundle.lines("getent hosts"):
-        queried_name, tab, answer = line.partition("\t")
-        name, answer = (queried_name, answer) if tab else (name, line)
+        name, _, answer = line.partition("\t")
         word = answer.split()[0] if answer.split() else ""
         if name and word and parse_ip_interface(word):
             found.append((name, word))

@@ -4,7 +4,6 @@ Clocks of hosts are not compared: no rank leaves a collective before the last ha
 moment, and a rank waited for as long as its call took longer than the shortest one."""
 
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -140,14 +139,11 @@ def _measure_union(spans: Sequence[tuple[float, float]]) -> float:
 def _add_collectives(
     summaries: Sequence[RankSummary], waits: Mapping[str, Sequence[float]]
 ) -> tuple[CollectiveTime, ...]:
-    calls: Counter[str] = Counter()
-    seconds: dict[str, float] = {}
-    for call in (call for summary in summaries for call in summary.collectives):
-        calls[call.name] += 1
-        seconds[call.name] = seconds.get(call.name, 0.0) + (call.end - call.start) / 1e6
     rows = []
-    for name in calls:
+    for name, (calls, seconds) in traces.add_sums(
+        {call.name: traces.Sum(1, (call.end - call.start) / 1e6)} for each in summaries for call in each.collectives
+    ):
         waited = waits.get(name, ())
         matched = len(waited) // len(summaries)
-        rows.append(CollectiveTime(name, calls[name], matched, seconds[name], sum(waited), max(waited, default=0.0)))
-    return tuple(sorted(rows, key=lambda row: -row.seconds))
+        rows.append(CollectiveTime(name, calls, matched, seconds, sum(waited), max(waited, default=0.0)))
+    return tuple(rows)
