@@ -89,6 +89,12 @@ def test_a_record_of_a_host_that_the_run_does_not_have_is_none() -> None:
     assert describe(*read(journal.MessageIgnored(paths.CONTROLLER, "watch", "not authentic")))[2] == "ignored"
 
 
+def test_a_record_of_a_stage_that_there_is_not_is_none() -> None:
+    """Stages are shown as they are: masking passes them by."""
+    [warning] = read(rank_records.RankStage(0, "node0", "hunter2"))
+    assert "(of an unknown stage)" in describe(warning)[3]
+
+
 def test_a_stop_that_killed_nothing_is_not_reported() -> None:
     assert read(journal.Killed("node1", 0)) == []
 
@@ -99,11 +105,11 @@ def test_the_run_and_its_ranks_begin() -> None:
     assert log.launched
     assert started == e.RunStarted("r1", "node0", ("node0", "node1"), "mpirun -n 2 train.py", 3.0, "train.py")
     assert read(rank_records.RankStarted(1, "node1", 9, 10, [0], 4.0)) == [e.RankStage(1, "node1", "start", 4.0)]
-    assert read(rank_records.RankStage(1, "node1", "import", 5.0)) == [e.RankStage(1, "node1", "import", 5.0)]
+    assert read(rank_records.RankStage(1, "node1", "torch", 5.0)) == [e.RankStage(1, "node1", "torch", 5.0)]
 
 
 def test_a_record_that_comes_in_pieces_is_read_when_it_is_whole() -> None:
-    log, line = JournalReader(NONCE, RUNNING), journal.encode_record(rank_records.RankStage(1, "node1", "import", 5.0))
+    log, line = JournalReader(NONCE, RUNNING), journal.encode_record(rank_records.RankStage(1, "node1", "torch", 5.0))
     assert [event for byte in line[:-1] for event in log.read(frames.JOURNAL, bytes([byte]))] == []
     assert len(list(log.read(frames.JOURNAL, line[-1:]))) == 1
 

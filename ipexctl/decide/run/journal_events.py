@@ -163,12 +163,14 @@ class JournalReader:
         return self._running.labels.get(name, name).encode()
 
     def _check_record(self, record: Record | Unreadable) -> Record | Unreadable:
-        """A record of a rank or a host that the run does not have is none, nor is an end for a reason that is not
-        known."""
+        """A record of a rank or a host that the run does not have is none, nor is an end for a reason, or a
+        stage, that is not known."""
         ranks, host = getattr(record, "ranks", [getattr(record, "rank", 0)]), getattr(record, "host", paths.CONTROLLER)
         known = all(0 <= rank < len(self._running.hosts) for rank in ranks)
         if isinstance(record, journal.RunEnd | journal.AttemptEnded) and record.reason not in _REASONS:
             return Unreadable(type(record).__name__, "of an unknown reason")
+        if isinstance(record, rank_records.RankStage) and record.stage not in hooks.STAGES:
+            return Unreadable(type(record).__name__, "of an unknown stage")
         if isinstance(record, journal.Launched):
             placed = sum(map(len, record.placed.values()))
             if not self._has_room(8) or placed > RANK_LIMIT:
@@ -487,22 +489,10 @@ def _make_rank_end(record: rank_records.RankEnded) -> e.RankEnded:
     elif record.lost:
         cause = "lost"
     oom = OutOfMemory(record.oom.used, record.oom.limit) if record.oom else None
-    names = (
-        "rank",
-        "host",
-        "status",
-        "signal",
-        "at",
-        "traceback",
-        "kernel",
-        "abort",
-        "room",
-        "kills",
-        "lingered",
-        "observed",
-    )
+    names = ("rank", "host", "status", "signal", "at", "traceback", "kernel", "abort", "room", "kills", "lingered")
     return e.RankEnded(
         **select_attributes(record, *names),
+        observed=record.observed,
         cause=cause,
         error=f"killed by the kernel: {oom}" if oom else record.error,
         oom=oom,
