@@ -596,6 +596,17 @@ def test_a_run_that_lost_a_host_ends_with_the_same_run_without_it() -> None:
     assert list_next_commands(None, back) == [["ipexctl", "doctor", "-f", "lab/hosts"]], "it can take part again"
 
 
+def test_a_rank_that_only_noticed_that_a_host_is_gone_does_not_stand_before_the_loss() -> None:
+    """A host was rebooted: another rank's connection was reset before the host counted as lost, and its hint was a
+    barrier."""
+    lost = e.HostFailed(Failure("b", Kind.LOST, "lost (its guard ended)", code="lost"))
+    for error, named in (("RuntimeError: Connection closed by peer [10.0.0.2]:5", None), ("ValueError: x", 0)):
+        ends = [end(0, 1, 50.0, error=error), end(1, None, cause="stopped"), e.RunEnded("r1", "lost", "b is lost")]
+        report = fold_with_catalogue([STARTED, RUN, ends[0], lost, *ends[1:]])
+        run = of_run(report)
+        assert (report.exit, run.first, run.diagnosis, run.lost_hosts) == (Exit.LOST, named, None, ("b",))
+
+
 @pytest.mark.parametrize(("silent_at", "named"), [(101.0, "a"), (150.0, "b")])
 def test_a_head_that_this_machine_and_all_hosts_lost_at_once_is_what_was_lost(silent_at: float, named: str) -> None:
     lost = e.HostFailed(Failure("b", Kind.LOST, "lost (no sign of life for 30 s)", code="lost"))

@@ -213,11 +213,14 @@ def _find_run_times(state: RunState, run: RunHistory, shifts: Mapping[str, float
 def _find_cause(
     state: RunState, attempt: Attempt, over: e.RunEnded | None, ranks: tuple[RankOutcome, ...], known: ReadErrors
 ) -> tuple[tuple[RankOutcome, ...], Diagnosis | None]:
-    """The ranks that failed, first the one that did by itself, and what that is known as, with commands to type."""
+    """The ranks that failed, first the one that did by itself, and what that is known as, with commands to type; none
+    where they only noticed that the run had lost a host."""
     if (over is None or over.reason in ("done", "stopped")) and all(rank.state != "failed" for rank in ranks):
         return (), None
     output = attempt.launcher.decode("utf-8", "replace")
     cause = find_cause(known(), ranks, f"{over.detail}\n{output}" if over else output)
+    if over and over.reason == "lost" and cause.match and cause.match.known.symptom:
+        return (), None
     match = add_circumstance(state, cause)
     if match is None:
         return cause.failed, None
