@@ -121,10 +121,11 @@ def describe_drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list
 
 
 def describe_different_packages(facts: HostFacts) -> tuple[Note, ...]:
-    """Warns of packages that were added by hand, in other versions on some hosts: what is locked is the same on all."""
+    """Warns of packages that were added by hand to environments of ours, in other versions on some hosts: what is
+    locked is the same on all. An environment of the user's own has what that user chose on each host."""
     held: dict[str, list[tuple[str, str]]] = {}
     for host, fact in facts.items():
-        for name, version in fact.installed.packages.items() if fact.installed else ():
+        for name, version in fact.installed.packages.items() if fact.installed and fact.installed.marker else ():
             held.setdefault(name, []).append((get_public_version(version), host))
     words, texts = ["install"], list[str]()
     for name, versions in sorted(held.items()):

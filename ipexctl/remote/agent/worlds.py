@@ -284,7 +284,7 @@ class Worlds:
         """The end of the script: only what has loaded torch, or was told by MPI that it is alone, is of interest."""
         if self.count and (self.lonely or "torch" in sys.modules):
             self.judge(0)
-            self.note_left()
+            self.note_left((), {})
 
     def find_causes(self) -> "Any":
         """Why a process may be alone: kind, line of the script, value."""
@@ -337,7 +337,7 @@ class Worlds:
         threading.Thread(target=answer, name="ipexctl-collectives", daemon=True).start()
 
     @quietly
-    def note_left(self, args: "Any" = (), kwargs: "Any" = {}) -> None:  # noqa: B006
+    def note_left(self, args: "Any", kwargs: "Any") -> None:
         """torch's own world is left, as by `destroy_process_group`: how many collectives this rank took part in."""
         group = sys.modules[C10D]
         world, left = group._get_default_group(), kwargs.get("group", (*args, None)[0])

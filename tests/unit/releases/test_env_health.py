@@ -65,4 +65,5 @@ def test_a_package_that_was_added_by_hand_in_another_version_on_one_host_is_name
         " index:\nipexctl install --with einops"
     )
     facts["node2"] = has(einops="0.8.0+local", **{"a;b": "1"})  # a version of its own build, and one host's alone
-    assert describe_different_packages({**facts, "new": Facts(), "node3": has(**{"a;b": "2"})}) == ()
+    own = Facts(installed=Installed("/conda", True, "3.11", {"einops": "0.5.0"}))
+    assert describe_different_packages({**facts, "new": Facts(), "own": own, "node3": has(**{"a;b": "2"})}) == ()
