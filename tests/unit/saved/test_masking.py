@@ -129,6 +129,9 @@ def test_what_was_declared_is_masked_in_every_text_of_an_event() -> None:
     assert study == e.StudyStarted(
         {}, {"args": ["--api_token", "***"], "more": [{"env": ["***"]}]}, "", True, 1.0, 0, 8
     )
+    # What the record of a stranger may have in place of our own words, and the page shows.
+    (stage,) = stream.mask_event(e.RankStage(0, "a", f"start {SECRET}", 1.0))
+    assert stage == e.RankStage(0, "a", "start ***", 1.0)
     (check,) = stream.mask_event(e.CleanupChecked("k7", (), {SECRET: (1,)}, ()))
     assert check == e.CleanupChecked("k7", (), {"***": (1,)}, ())
     # The rest of a rank's block, behind bytes that were dropped, counts as the launcher's.
