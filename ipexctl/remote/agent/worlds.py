@@ -342,9 +342,8 @@ class Worlds:
         group = sys.modules[C10D]
         world, left = group._get_default_group(), kwargs.get("group", (*args, None)[0])
         if left in (None, world) and world.size() == self.count:
-            name, fields = group._world.pg_names[world], {"via": "torch", "size": self.count, "member": world.rank()}
-            numbers = [last["number"] for last in list_collectives() if last["group"] == name]
-            self.write("left", names.WORLD, exchanged=self.exchanged, collectives=max(numbers), **fields)
+            fields = {"via": "torch", "size": self.count, "member": world.rank(), "exchanged": self.exchanged}
+            self.write("left", names.WORLD, collectives=count_collectives(world), **fields)
 
     # -- other ways to meet -------------------------------------------------------------------------------------------
 
@@ -396,15 +395,13 @@ def list_collectives() -> "Any":
     """The first collective of each process group that has not ended, or the last. Gloo's are in the flight recorder of
     a torch that has one for it; impi's groups know theirs."""
     c10d, torch = sys.modules[C10D], sys.modules["torch"]
+    recorded: Any = {}
 
     def count_bytes(sides: "Any", dtype: str) -> int:
         return torch.Size(sides).numel() * getattr(torch, dtype.lower(), torch.uint8).itemsize  # type: ignore
 
-    dump = getattr(sys.modules["torch._C._distributed_c10d"], "_dump_fr_trace_json", None)
-    recorded: Any = {}
-    for entry in json.loads(dump(True, False)).get("entries", ()) if dump else ():
-        name = entry["process_group"][0]
-        if recorded.get(name, {"done": True})["done"] and not entry["is_p2p"]:
+    for name, entry in read_flight_record():
+        if recorded.get(name, {"done": True})["done"]:
             recorded[name] = {
                 "number": entry["collective_seq_id"], "kind": entry["profiling_name"].partition(":")[2],
                 "size": sum(map(count_bytes, entry["input_sizes"], entry["input_dtypes"])), "done": entry["retired"],
@@ -414,6 +411,22 @@ def list_collectives() -> "Any":
         last = describe() if describe else recorded.get(name)
         if last:
             yield dict(last, group=name, ranks=list(c10d._world.pg_group_ranks[group]), rank=c10d.get_rank())
+
+
+def read_flight_record() -> "Any":
+    """The latest collectives over Gloo, each with the name of its group: of a torch that has a recorder for it."""
+    dump = getattr(sys.modules["torch._C._distributed_c10d"], "_dump_fr_trace_json", None)
+    entries = json.loads(dump(True, False)).get("entries", ()) if dump else ()
+    return [(entry["process_group"][0], entry) for entry in entries if not entry["is_p2p"]]
+
+
+def count_collectives(group: "Any") -> "Any":
+    """How many collectives of a group this rank took part in; None where nothing counts them. Gloo's own number counts
+    messages between two ranks, too."""
+    if hasattr(group, "describe_collective"):
+        return group._get_sequence_number_for_group()
+    own = sys.modules[C10D]._world.pg_names[group]
+    return max((entry["collective_seq_id"] for name, entry in read_flight_record() if name == own), default=None)
 
 
 def describe_handled_error(thread: "Any") -> "Any":
