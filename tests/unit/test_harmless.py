@@ -42,7 +42,10 @@ def test_other_lines_are_not_harmless(line: str) -> None:
     assert find_harmless(line) is None
 
 
-@pytest.mark.parametrize("error", read_known_errors(), ids=lambda error: error.code)
+KNOWN = [error for error in read_known_errors() if error.pattern]
+
+
+@pytest.mark.parametrize("error", KNOWN, ids=lambda error: error.code)
 def test_no_known_error_is_harmless(error) -> None:  # type: ignore[no-untyped-def]
     lines = [line for text in ERRORS[error.code] for line in text.splitlines()]
     assert [line for line in lines if find_harmless(line)] == []
