@@ -219,7 +219,7 @@ def plan_sync(
             or (remote.size, remote.mtime, bool(remote.mode & 0o100)) != (entry.size, entry.mtime, entry.executable)
         ):
             send.append(entry)
-    to_delete = _find_removed_modules(remote_tree, tree, stamps, ignored)
+    to_delete = () if delete else _find_removed_modules(remote_tree, tree, stamps, ignored)
     if delete and not blocked:
         if remote_tree.manifest is None and any(name != MANIFEST for name in remote_tree.entries):
             blocked.append(f"{path} has files and no manifest of an earlier sync: --delete is refused")

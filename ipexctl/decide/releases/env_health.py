@@ -126,10 +126,11 @@ def describe_different_packages(facts: HostFacts) -> tuple[Note, ...]:
     held: dict[str, list[tuple[str, str]]] = {}
     for host, fact in facts.items():
         for name, version in fact.installed.packages.items() if fact.installed and fact.installed.marker else ():
-            held.setdefault(name, []).append((get_public_version(version), host))
+            held.setdefault(name, []).append((version, host))
     words, texts = ["install"], list[str]()
-    for name, versions in sorted(held.items()):
-        groups = group_pairs(versions)
+    differing = {name: each for name, each in sorted(held.items()) if len({version for version, _ in each}) > 1}
+    for name, versions in differing.items():
+        groups = group_pairs((get_public_version(version), host) for version, host in versions)
         if len(groups) > 1 and is_normalized_name(name):
             words += ["--with", name]
             places = [f"{printable(version, 40)} on {fold_names(hosts)}" for version, hosts in groups.items()]

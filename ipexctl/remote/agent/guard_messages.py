@@ -62,12 +62,12 @@ def judge_worlds(run: "KeeperRun", awaited: "Iterable[int]") -> None:
         run.note(separate)
 
 
-def note_left_out(run: "KeeperRun") -> None:
+def note_uneven_collectives(run: "KeeperRun") -> None:
     """Notes it where a rank took part in fewer collectives than others, with which it trained on all the same."""
     places = {rank: host for host, ranks in run.list_ranks().items() for rank in ranks}
-    left_out = meeting.find_left_out(run.meetings, places)
-    if left_out:
-        rank, text = left_out
+    uneven = meeting.find_uneven_collectives(run.meetings, places)
+    if uneven:
+        rank, text = uneven
         run.note(rank_records.RankNote(rank, places[rank], text, run.now.clock))
 
 

@@ -144,7 +144,7 @@ def _is_settled(run: "KeeperRun") -> bool:
 def _finish(run: "KeeperRun") -> None:
     if not run.reason:
         guard_messages.judge_worlds(run, ())
-        guard_messages.note_left_out(run)
+        guard_messages.note_uneven_collectives(run)
     attempts.finish_attempt(run)
 
 

@@ -8,7 +8,7 @@ from ipexctl.protocol.journal import SeparateWorlds
 from ipexctl.protocol.rank_records import RankAlone, RankWorld
 
 CAUSE_LIMIT = 8  # causes that are named
-LEFT_OUT = (
+UNEVEN = (
     "it took part in %d collectives, rank %d in %d: after a step that one rank leaves out, as by an exception that its "
     "script catches, the ranks average values of different steps"
 )
@@ -114,7 +114,7 @@ def find_separate_worlds(meetings: "Meetings", awaited: "Iterable[int]") -> "Opt
     return SeparateWorlds(worlds, steps, joined, list(causes)[:CAUSE_LIMIT])
 
 
-def find_left_out(meetings: "Meetings", ranks: "Iterable[int]") -> "Optional[Tuple[int, str]]":
+def find_uneven_collectives(meetings: "Meetings", ranks: "Iterable[int]") -> "Optional[Tuple[int, str]]":
     """Returns the rank that took part in the fewest collectives of all ranks, and what to say of it; None where these
     ranks took part in equally many, or one has not counted."""
     counts = [(meetings.get(rank, RankMeeting()).collectives, rank) for rank in ranks]
@@ -122,4 +122,4 @@ def find_left_out(meetings: "Meetings", ranks: "Iterable[int]") -> "Optional[Tup
     if not known or len(known) < len(counts) or min(known)[0] == max(known)[0]:
         return None
     (fewest, rank), (most, other) = min(known), max(known)
-    return rank, LEFT_OUT % (fewest, other, most)
+    return rank, UNEVEN % (fewest, other, most)

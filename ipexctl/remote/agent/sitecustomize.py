@@ -393,7 +393,7 @@ def describe_error(kind: "Any", error: "Any", trace: "Any") -> "Any":
         observed = names.ENV_GONE, sys.prefix
     room = find_tightest_directory(error, trace) if any(words in text for words in DISK_FULL) else None
     if room and room[1] >= LEAST_ROOM and any(words in text for words in DISK_FULL[2:]):
-        observed = find_file_limit()
+        observed = observed or find_file_limit()
     report: "Any" = {"error": cut(last, 2000), "traceback": cut(text, 20000), "at": time.time()}
     with open("/proc/self/cmdline", "rb") as cmdline:
         report["argv"] = format_command(os.fsdecode(cmdline.read()).split("\0")[:-1])
