@@ -40,6 +40,7 @@ CLUSTER_CHECKS: tuple[Callable[[Cluster], Iterator[CheckHit]], ...] = (  # hosts
     software.check_allocators,
     software.check_pythons,
     software.check_installed_stack,
+    software.check_added_packages,
 )
 _GRAVITY = get_args(Level)
 _EVIDENCE_LINES = 6  # lines shown of one finding

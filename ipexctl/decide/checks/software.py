@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
 from ipexctl.decide.launch.dialects import identify_dialect
+from ipexctl.decide.releases.env_health import advise_packages, describe_drift, find_different_packages
 from ipexctl.decide.releases.table import get_minor_version, get_public_version, parse_version
 from ipexctl.model.errors import advise
 from ipexctl.model.facts import Facts, Installed
 from ipexctl.model.reports import Level
 from ipexctl.model.stack import StackRelease
-from ipexctl.model.text import fold_names, group_pairs, join_names
+from ipexctl.model.text import fold_names, group_pairs, join_names, printable
 
 _IPEX, _ONECCL = "intel-extension-for-pytorch", "oneccl-bind-pt"
 _STACK = {"torch": "torch", "ipex": _IPEX, "oneccl": _ONECCL, "impi-rt": "impi-rt"}
@@ -140,6 +141,8 @@ def check_installed_stack(cluster: Cluster) -> Iterator[CheckHit]:
             what = "no torch" if packages else "no packages"
             yield CheckHit("STK006", host, {"venv": installed.venv, "what": what})
             continue
+        if installed.marker and (changes := describe_drift(installed.marker.packages, packages)):
+            yield CheckHit("STK010", host, {"what": join_names(changes, 3)})
         names = ((name, packages[package]) for name, package in _STACK.items() if package in packages)
         stacks[host] = " ".join(f"{name} {get_public_version(version)}" for name, version in names)
         if ipex is not None and get_minor_version(ipex) != get_minor_version(torch):
@@ -160,6 +163,20 @@ def check_installed_stack(cluster: Cluster) -> Iterator[CheckHit]:
             other = {name for name, _ in markers[host].packages.items() ^ model.packages.items()}
             what = f"other versions of {join_names(sorted(other), 3)}, or none" if other else markers[host].id
             yield CheckHit("STK002", host, {"what": what}, f"most: {usual_id}")
+
+
+def check_added_packages(cluster: Cluster) -> Iterator[CheckHit]:
+    """Hosts with other versions than most of packages that were added by hand to environments of ours."""
+    different = find_different_packages(cluster.facts)
+    remedy = advise_packages(different, "one version on all hosts, from the index:")
+    held: dict[str, list[str]] = {}
+    for name, versions in different.items():
+        usual, *others = sorted(versions, key=lambda version: -len(versions[version]))
+        for version in others:
+            for host in versions[version]:
+                held.setdefault(host, []).append(f"{name} {printable(version, 40)} (most: {printable(usual, 40)})")
+    for host, texts in held.items():
+        yield CheckHit("STK009", host, {"what": join_names(texts, 3), "remedy": remedy})
 
 
 def needs_import_check(installed: Installed) -> bool:

@@ -2,7 +2,8 @@
 
 import posixpath
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 
 from packaging.utils import canonicalize_name, is_normalized_name
 
@@ -120,25 +121,39 @@ def describe_drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list
     return words
 
 
-def describe_different_packages(facts: HostFacts) -> tuple[Note, ...]:
-    """Warns of packages that were added by hand to environments of ours, in other versions on some hosts: what is
-    locked is the same on all. An environment of the user's own has what that user chose on each host."""
+def find_different_packages(facts: HostFacts) -> dict[str, dict[str, list[str]]]:
+    """Returns the hosts of each version of the packages that were added by hand to environments of ours, in other
+    versions on some hosts. An environment of the user's own has what that user chose on each host."""
     held: dict[str, list[tuple[str, str]]] = {}
     for host, fact in facts.items():
-        for name, version in fact.installed.packages.items() if fact.installed and fact.installed.marker else ():
-            held.setdefault(name, []).append((version, host))
-    words, texts = ["install"], list[str]()
+        if fact.installed and (marker := fact.installed.marker):
+            for name in fact.installed.packages.keys() - marker.packages.keys():
+                held.setdefault(name, []).append((fact.installed.packages[name], host))
     differing = {name: each for name, each in sorted(held.items()) if len({version for version, _ in each}) > 1}
-    for name, versions in differing.items():
-        groups = group_pairs((get_public_version(version), host) for version, host in versions)
-        if len(groups) > 1 and is_normalized_name(name):
-            words += ["--with", name]
-            places = [f"{printable(version, 40)} on {fold_names(hosts)}" for version, hosts in groups.items()]
-            texts.append(f"{name} ({join_names(places, 3)})")
-    if not texts:
+    groups = {
+        name: group_pairs((get_public_version(version), host) for version, host in versions)
+        for name, versions in differing.items()
+        if is_normalized_name(name)
+    }
+    return {name: hosts for name, hosts in groups.items() if len(hosts) > 1}
+
+
+def describe_different_packages(facts: HostFacts) -> tuple[Note, ...]:
+    """Warns of the packages that were added by hand in other versions on some hosts."""
+    different = find_different_packages(facts)
+    if not different:
         return ()
+    texts = list[str]()
+    for name, versions in different.items():
+        places = [f"{printable(version, 40)} on {fold_names(hosts)}" for version, hosts in versions.items()]
+        texts.append(f"{name} ({join_names(places, 3)})")
     text = f"the hosts have different versions of {join_names(texts, 3)}; one on all of them, from the index:"
-    return (Note("different-packages", Hint(words, text).keep_installed(next(iter(facts)))),)
+    return (Note("different-packages", advise_packages(different, text)),)
+
+
+def advise_packages(names: Iterable[str], text: str) -> Hint:
+    """Returns the command that installs the same version of these packages on all hosts."""
+    return advise("install", *chain.from_iterable(("--with", name) for name in names), text=text)
 
 
 def format_install_command(fact: Facts) -> Hint:

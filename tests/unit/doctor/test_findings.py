@@ -387,6 +387,26 @@ def test_a_host_whose_environment_has_other_packages_is_found_as_a_run_does() ->
     assert finding.fix.endswith("ipexctl install --like b --limit a")
 
 
+def test_a_host_whose_environment_was_changed_by_hand_is_found_as_a_run_does() -> None:
+    """`doctor` called fit what `run` refused."""
+
+    def has(**packages: str) -> dict[str, Any]:
+        locked = replace(MARKER, packages={"torch": "2.8.0", "numpy": "2.1.0"})
+        held = {"torch": "2.8.0", "numpy": "2.1.0", **packages}
+        return {"installed": Installed("/home/u/env", True, "3.11.2", held, locked)}
+
+    finding = one("STK010", result(has(), has(numpy="1.26.0"), has()))
+    assert (finding.level, finding.hosts) == ("error", ("b",))
+    assert finding.title.endswith("since its install: numpy is 1.26.0, not 2.1.0")
+    assert finding.fix.endswith("ipexctl install --like a --limit b")
+    added = has(einops="0.8.0")
+    assert not {each.code for each in result(added, added, has())} & {"STK002", "STK009", "STK010"}
+    finding = one("STK009", result(added, has(einops="0.5.0"), added))
+    assert (finding.level, finding.hosts) == ("warning", ("b",))
+    assert finding.title.endswith("by hand: einops 0.5.0 (most: 0.8.0)")
+    assert finding.fix.endswith("ipexctl install --with einops")
+
+
 def test_a_host_without_the_environment_that_others_have_is_found() -> None:
     bare = {"installed": Installed("/home/u/env", False)}
     assert one("STK003", result({}, bare)).hosts == ("b",)
