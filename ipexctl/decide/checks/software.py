@@ -141,7 +141,9 @@ def check_installed_stack(cluster: Cluster) -> Iterator[CheckHit]:
             what = "no torch" if packages else "no packages"
             yield CheckHit("STK006", host, {"venv": installed.venv, "what": what})
             continue
-        if installed.marker and (changes := describe_drift(installed.marker.packages, packages)):
+        if installed.marker is None:
+            yield CheckHit("STK011", host, {"venv": installed.venv})
+        elif changes := describe_drift(installed.marker.packages, packages):
             yield CheckHit("STK010", host, {"what": join_names(changes, 3)})
         names = ((name, packages[package]) for name, package in _STACK.items() if package in packages)
         stacks[host] = " ".join(f"{name} {get_public_version(version)}" for name, version in names)
