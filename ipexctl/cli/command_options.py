@@ -73,12 +73,12 @@ class Option(NamedTuple):
 
 
 def _list_run_names(incomplete: str) -> list[str]:
-    """The saved runs that a shell offers, the last one first."""
+    """The saved runs that a shell offers, the last one first. It may execute what it is offered: only plain names."""
     from ipexctl.loop import get_state_directory
-    from ipexctl.store.record import list_saved_runs
+    from ipexctl.store.record import PLAIN_NAME, list_saved_runs, read_name
 
-    names = ["last", *(path.name for path in list_saved_runs(get_state_directory() / "runs")[::-1])]
-    return [name for name in names if name.startswith(incomplete)]
+    names = ["last", *map(read_name, list_saved_runs(get_state_directory() / "runs")[::-1])]
+    return [name for name in names if name.startswith(incomplete) and PLAIN_NAME.fullmatch(name)]
 
 
 def _set_verbosity(context: typer.Context, count: int) -> None:

@@ -25,7 +25,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.run_words import list_given, list_run_words
 from ipexctl.model.secrets import MASK
-from ipexctl.model.tasks import Run, Tune
+from ipexctl.model.tasks import LOCAL_PATHS, Run, Tune
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.model.toml import parse_toml
 from ipexctl.protocol.messages import StopRun
@@ -33,6 +33,7 @@ from ipexctl.store.record import read_name
 from ipexctl.verbs.common.known_errors import read_known_errors
 from ipexctl.verbs.common.nested import advise_without_share, run_nested
 from ipexctl.verbs.common.pages import check_destination, write_page
+from ipexctl.verbs.common.playbooks import resolve_path
 from ipexctl.verbs.common.select import list_flags, make_started
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from ipexctl.verbs.run.prepare import Prepared, make_attempt
@@ -281,11 +282,8 @@ def _read_study(context: Context, word: str, task: Tune) -> tuple[Tune, Sequence
         raise UsageError(what, hint=advise("runs", "--verb", "tune"))
     tried = [event for event in events if isinstance(event, CandidateTried)]
     given: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in started.task.items()}
-    taken = [name for name in ("env_file", "pass_env", "stdin") if given.get(name)]
-    if taken and directory.parent.resolve() != runs.resolve():
-        where = printable(str(directory), 300)
-        what = f"the study in {where} is not saved here, and takes {join_names(taken, 3)} of yours"
-        raise UsageError(what, hint=advise("runs", "--verb", "tune"))
+    if directory.parent.resolve() != runs.resolve():
+        _check_uses(directory, given)
     if MASK.decode() in str(given):
         what = f"{printable(read_name(directory))} had secrets among its arguments or variables, which no record has"
         raise UsageError(what, hint="begin it anew: with --env-file or --pass-env in their place it can be resumed")
@@ -295,3 +293,16 @@ def _read_study(context: Context, word: str, task: Tune) -> tuple[Tune, Sequence
     from ipexctl.model.task_schemas import check_fields  # the record may be another's
 
     return check_fields(Tune, given), tried
+
+
+def _check_uses(directory: Path, given: Mapping[str, object]) -> None:
+    """Refuses a study of somebody else that uses more of this machine than the current directory. Raises
+    `UsageError`."""
+    paths = LOCAL_PATHS - ({"script"} if given.get("program") or given.get("module") else set())
+    places = {name: resolve_path(str(given[name]), Path()) for name in sorted(paths) if given.get(name)}
+    outside = {name for name, path in places.items() if not path.is_relative_to(Path().resolve())}
+    taken = {name for name in ("env_file", "pass_env", "stdin") if given.get(name)}
+    if taken or outside:
+        where, names = printable(str(directory), 300), join_names(sorted(taken | outside), 5)
+        what = f"the study in {where} is not saved here, and uses more of this machine than this directory: {names}"
+        raise UsageError(what, hint=advise("runs", "--verb", "tune"))

@@ -89,9 +89,10 @@ def test_the_shells_own_script_is_printed(shell: str, own: str) -> None:
     ],
 )
 def test_a_shell_is_offered_commands_flags_and_saved_runs(words: str, offered: str, tmp_path: Path) -> None:
-    saved = tmp_path / "ipexctl/runs/1120-083015-a3f2"
-    saved.mkdir(parents=True)
-    (saved / "events.jsonl").touch()
+    for name in ("1120-083015-a3f2", r"1120-\$(id)", "1120-\x1b[2J"):  # zsh executes the second one
+        saved = tmp_path / "ipexctl/runs" / name
+        saved.mkdir(parents=True)
+        (saved / "events.jsonl").touch()
     asked = {"_IPEXCTL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     env = {**os.environ, **asked, "XDG_STATE_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "ipexctl"]

@@ -59,7 +59,7 @@ def _check_uses(play: Play, base: Path, cwd: Path, permits: Permits) -> None:
     hosts, too. Links are followed; a value of ``--var`` is the user's word. Raises `UsageError` with all."""
     from ipexctl.act.bundled_files import list_bundled_files
 
-    folders = [base.resolve(), cwd.resolve(), *(_resolve_path(path, cwd) for path in permits.paths)]
+    folders = [base.resolve(), cwd.resolve(), *(resolve_path(path, cwd) for path in permits.paths)]
     if base.resolve() in {file.parent for file in list_bundled_files("playbooks")}:
         folders += {file.parent for file in list_bundled_files("examples")}
     refused = [*_list_refused_uses(play, base, cwd, permits, folders), *_list_refused_projects(play, cwd, folders)]
@@ -81,9 +81,9 @@ def _list_refused_uses(
                 reason = f"{use.key} takes the environment variable {printable(use.name)}"
                 yield f"{use.origin}: {reason}", ("--allow-env", use.name)
             continue
-        path = _resolve_path(use.name, cwd, f"{use.origin}: {use.key}")
+        path = resolve_path(use.name, cwd, f"{use.origin}: {use.key}")
         as_written = Path(os.path.realpath(cwd / use.name))  # who opens it may not know what ~ is
-        given = [_resolve_path(word, start) for word in use.given for start in (base, cwd)]
+        given = [resolve_path(word, start) for word in use.given for start in (base, cwd)]
         if not all(any(map(each.is_relative_to, (*folders, *given))) for each in (path, as_written)):
             reason = f"{use.key} is outside of the playbook's directory: {printable(use.name, 300)}"
             yield f"{use.origin}: {reason}", ("--allow-path", str(path if path.is_dir() else path.parent))
@@ -101,7 +101,7 @@ def _list_refused_projects(play: Play, cwd: Path, folders: Sequence[Path]) -> It
         if isinstance(task, tasks.Run) and not task.sync:
             continue
         name = task.source if isinstance(task, tasks.Sync) else task.script
-        path = _resolve_path(name, cwd)
+        path = resolve_path(name, cwd)
         if isinstance(task, tasks.Sync) and (path.is_dir() or is_of_hub("source", name)):  # sent as it is
             continue
         if any(use.given and use.name == name for use in play.uses):  # by the user
@@ -114,7 +114,7 @@ def _list_refused_projects(play: Play, cwd: Path, folders: Sequence[Path]) -> It
                 yield f"{step.origin}: {reason}", ("--allow-path", str(root))
 
 
-def _resolve_path(path: str, start: Path, place: str = "") -> Path:
+def resolve_path(path: str, start: Path, place: str = "") -> Path:
     """Returns the absolute path without symbolic links. ``place`` is where it was written. Raises `UsageError` where it
     cannot be one."""
     try:

@@ -106,7 +106,13 @@ def test_no_record_ends_a_command_with_an_internal_error(
         assert done.exit_code != Exit.INTERNAL, (command, done.output[-300:])
 
 
-@pytest.mark.parametrize("taken", [{"pass_env": ["API_KEY"]}, {"env_file": ".env"}, {"stdin": "/etc/passwd"}])
+@pytest.mark.parametrize(
+    "taken",
+    [
+        *({"pass_env": ["API_KEY"]}, {"env_file": ".env"}, {"stdin": "/etc/passwd"}),
+        *({"into": "../tuned.yaml"}, {"project": "/etc"}, {"accelerate_config": "~/a.yaml"}),
+    ],
+)
 def test_a_study_of_somebody_else_takes_neither_variables_nor_files(
     taken: Mapping[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +120,7 @@ def test_a_study_of_somebody_else_takes_neither_variables_nor_files(
     (own := tmp_path / "state/ipexctl/runs/tune-1").mkdir(parents=True)
     (other := tmp_path / "study").mkdir()
     for directory, refused in ((other, True), (own, False)):
-        write(directory, [STARTED, {**STUDY, "task": {"script": str(tmp_path / "none.py"), **taken}}])
+        write(directory, [STARTED, {**STUDY, "task": {"script": "none.py", **taken}}])
         done = CliRunner().invoke(app, ["tune", "--hosts", "localhost", "--resume", str(directory)])
         assert done.exit_code == Exit.INPUT
         assert ("is not saved here" in done.output) == refused, done.output
