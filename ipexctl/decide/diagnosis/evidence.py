@@ -71,8 +71,8 @@ def collect_evidence(rank: RankOutcome) -> Evidence:
 def read_runtime_output(lines: Iterable[str]) -> str:
     """Returns what the runtime wrote among these lines: without warnings, and without words on exceptions, which
     somebody has handled who went on to write."""
-    others = [line for part, line in _label_lines(lines) if part == "other"]
-    return "\n".join(line for line in others if not _EXCEPTION.match(line) and not _is_warning(line))
+    others = [line for part, line in _label_lines(lines) if part == "other" and line.strip() and not _is_warning(line)]
+    return "\n".join([*(line for line in others[:-1] if not _EXCEPTION.match(line)), *others[-1:]])
 
 
 def holds_stack(message: str) -> bool:
