@@ -21,8 +21,8 @@ _NEXT = re.compile(r"^.*(?:(direct cause of the following exception)|another exc
 _GROUP = re.compile(r"^ +(?:\| ?|\+[-+].*)", re.MULTILINE)  # what an ExceptionGroup draws before each line
 _TYPE = re.compile(r"[\w.]+(?:: |$)")  # of an exception, below its stack
 _EXCEPTION = re.compile(r"(?!\S*python[\d.]*: ).*\b[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?:: |$)")  # in a text
-_OF_RANK = re.compile(r"^\[rank\d+\]: ?")  # torch.distributed writes it before each line of a traceback
-_WARNING = re.compile(r"\b\w*Warning: |\bWARN(?:ING)?\b|_WARN\||<warn>|^\[?W(?:\d{3,4} |\s?\w+\.cpp:)")
+_PREFIXED = re.compile(r'(?P<prefix>|\S.{,80}?)\s{1,8}File ".*", line \d+, in ')
+_WARNING = re.compile(r"\b\w*Warning: |\bWARN(?:ING)?\b|_WARN\||<warn>|^(?:\[rank\d+\]:)?\[?W(?:\d{3,4} |\s?\w+\.cpp:)")
 _AT_EXIT = re.compile(r"Exception ignored in atexit|Error in atexit\.")  # after the exception that ended the script
 _FATAL = "Fatal Python error"  # faulthandler's first words on a signal
 _SHELL = 128  # a shell's exit status, without the number of the signal that ended its child
@@ -56,7 +56,11 @@ class Evidence(Record):
 
 def collect_evidence(rank: RankOutcome) -> Evidence:
     """Returns what this rank shows of its end."""
-    lines = [_OF_RANK.sub("", line) for line in rank.tail.splitlines()]
+    lines = rank.tail.splitlines()
+    prefix = _find_prefix(lines)
+    own = [line for line in lines if line.startswith(prefix)]
+    if prefix:
+        lines, own = ([line.removeprefix(prefix).removeprefix(" ") for line in each] for each in (lines, own))
     crash = rank.traceback.splitlines() if rank.traceback.startswith(_FATAL) else []
     exceptions, handled = ((), ()) if crash else _parse_traceback(rank.traceback)
     for error in _parse_traceback(rank.error)[0][:1]:  # it may hold the traceback of a worker
@@ -65,7 +69,7 @@ def collect_evidence(rank: RankOutcome) -> Evidence:
     shell = (rank.status or 0) - _SHELL
     signal = rank.signal or (shell if shell in _CRASHES else 0)
     output = read_runtime_output([*crash, *lines])
-    return Evidence(exceptions or _find_last_exception(lines), handled, signal, output, "\n".join(crash), rank.observed)
+    return Evidence(exceptions or _find_last_exception(own), handled, signal, output, "\n".join(crash), rank.observed)
 
 
 def read_runtime_output(lines: Iterable[str]) -> str:
@@ -99,6 +103,13 @@ def _parse_exception(lines: Iterable[str]) -> RaisedException:
     message = [text for part, text in parts if part in ("exception", "other")]
     stack = [text for part, text in parts if part in ("frame", "source")]
     return RaisedException("\n".join(message).strip(), "\n".join(stack))
+
+
+def _find_prefix(lines: Iterable[str]) -> str:
+    """Returns what stands before each line of the last traceback: torch.distributed writes ``[rank1]:`` there, Ray
+    ``(train pid=7, ip=10.0.0.2)``, and launchers the number of the process or the name of its host."""
+    matches = [match for line in lines if (match := _PREFIXED.match(line))]
+    return matches[-1]["prefix"] if matches else ""
 
 
 def _find_last_exception(lines: list[str]) -> tuple[RaisedException, ...]:

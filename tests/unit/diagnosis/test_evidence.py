@@ -121,7 +121,8 @@ def test_the_status_of_a_shell_tells_of_the_signal_that_ended_its_child(status: 
 def test_of_the_output_the_last_words_of_the_runtime_decide(tail: str, code: str | None) -> None:
     texts = {"handled": HANDLED, "unknown": UNKNOWN, "warning": WARNING, "during": DURING}
     texts |= {"end_of_handled": HANDLED.partition("\n")[2]}
-    texts |= {"handled_of_rank": "".join(f"[rank1]: {line}\n" for line in HANDLED.splitlines())}
+    for name, prefix in (("rank", "[rank1]:"), ("worker", "(train pid=7)")):
+        texts |= {f"handled_of_{name}": "".join(f"{prefix} {line}\n" for line in HANDLED.splitlines())}
     assert name_error(replace(FAILED, tail=tail.format_map(texts))) == code
 
 
