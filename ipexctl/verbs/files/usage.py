@@ -3,13 +3,14 @@ old wheels here."""
 
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ipexctl.act.context import Context, Emit, run_on_hosts
-from ipexctl.act.transfer.send import build_script_command, list_tree, read_listing
+from ipexctl.act.transfer.send import build_script_command, read_listing
 from ipexctl.decide.parsing.amounts import parse_span
-from ipexctl.decide.planning.sync import parse_remote_tree
+from ipexctl.decide.planning.sync import RemoteTree, parse_remote_tree
 from ipexctl.model.answers.hosts import UsageAnswer, UsedPlace
 from ipexctl.model.errors import Failure, Hint, Kind, UsageError, advise, choose_exit, complete_hint
 from ipexctl.model.events import Message, Workflow, finish_verb
@@ -25,6 +26,8 @@ _LARGE_CACHE = 1 << 30  # bytes of it from which it is named
 _KINDS = ("environment", "runs", "wheels")  # as remote/list_usage.sh names them
 _LARGEST_PLACE = 1 << 50  # KiB
 _PROJECT_LIMIT = 10_000  # of a host: each is listed by itself
+# Bytes of the list of a host's places, of that of a project's files, and of those of all its projects.
+_PLACES_SIZE_LIMIT, _PROJECT_SIZE_LIMIT, _PROJECTS_SIZE_LIMIT = 1 << 22, 1 << 27, 1 << 30
 _DISK_TIMEOUT = 600.0  # seconds for the disk of a host
 
 
@@ -35,10 +38,11 @@ def show_usage(
     or in a dry run tells which those are. Raises `UsageError`."""
     yield make_started("du", "", inventory)
     limit = 0.0 if older_than is None else context.clock() - parse_span("--older-than", older_than)
+    parsing = threading.Lock()
 
     def measure(link: Link, _: Emit) -> list[UsedPlace] | Failure:
         try:
-            places = list(_list_places(link))
+            places = list(_list_places(link, parsing))
         except ValueError:
             return Failure(link.host.name, Kind.STEP, "malformed list of what is stored there", code="malformed")
         for number, place in enumerate(places):
@@ -107,14 +111,16 @@ def make_no_age_error(inventory: Inventory) -> UsageError:
     return UsageError("--prune needs --older-than: which projects to remove", hint=hint)
 
 
-def _list_places(link: Link) -> Iterator[UsedPlace]:
-    """Raises `LinkError`, and `ValueError` where the host's answer is none."""
+def _list_places(link: Link, parsing: threading.Lock) -> Iterator[UsedPlace]:
+    """What is parsed of a list takes more memory than the list: it is that of one host at a time. Raises `LinkError`,
+    and `ValueError` where the host's answer is none."""
     name, own = link.host.name, link.host.vars
     words = (STATE, own.get("venv") or VENV, own.get("workdir", ""))
     command = build_script_command("list_usage.sh", *words, patience=_DISK_TIMEOUT)
-    *fields, _ = read_listing(link, command, 2).split(b"\0")
+    *fields, _ = read_listing(link, replace(command, cap=_PLACES_SIZE_LIMIT), 2).split(b"\0")
     if len(fields) > 2 * _PROJECT_LIMIT:
         raise ValueError("more projects than can be listed")
+    room = _PROJECTS_SIZE_LIMIT
     for field, path in zip(fields[::2], map(os.fsdecode, fields[1::2]), strict=True):
         kind, size = field.decode("ascii").split(" ")
         if kind != "project":
@@ -123,11 +129,22 @@ def _list_places(link: Link) -> Iterator[UsedPlace]:
                 raise ValueError("a place without a kind or a size")
             yield UsedPlace(name, kind, path, kibibytes << 10)
             continue
-        tree = parse_remote_tree(list_tree(link, path))
-        if tree.manifest is not None:
-            files = {path: entry for path, entry in tree.entries.items() if entry.kind == "f"}
-            written = sum(
-                entry.size for path, entry in files.items() if path not in {MANIFEST, *tree.manifest["files"]}
-            )
-            newest = max(entry.mtime for entry in tree.entries.values())
-            yield UsedPlace(name, kind, path, sum(entry.size for entry in files.values()), float(newest), written)
+        command = build_script_command("look_tree.sh", path, begins="target_directory.sh")
+        listed = read_listing(link, replace(command, cap=_PROJECT_SIZE_LIMIT), 3)
+        room -= len(listed)
+        if room < 0:
+            raise LinkError(Failure(name, Kind.STEP, "more files than can be listed", code="refused-there"))
+        with parsing:
+            project = _measure_project(name, path, parse_remote_tree(listed))
+        if project is not None:
+            yield project
+
+
+def _measure_project(host: str, path: str, tree: RemoteTree) -> UsedPlace | None:
+    """None of a directory that no sync has made."""
+    if tree.manifest is None:
+        return None
+    files = {path: entry for path, entry in tree.entries.items() if entry.kind == "f"}
+    written = sum(entry.size for path, entry in files.items() if path not in {MANIFEST, *tree.manifest["files"]})
+    newest = max(entry.mtime for entry in tree.entries.values())
+    return UsedPlace(host, "project", path, sum(entry.size for entry in files.values()), float(newest), written)

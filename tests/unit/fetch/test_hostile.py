@@ -21,6 +21,7 @@ from ipexctl.model.errors import Exit, Failure, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message
 from ipexctl.model.hosts import Command, Completed, Host, Inventory
 from ipexctl.model.tasks import Fetch
+from ipexctl.verbs.files import usage
 from ipexctl.verbs.files.fetch import fetch
 from ipexctl.verbs.files.usage import show_usage
 from tests.fakes import FakeLink, FakeOpener
@@ -268,6 +269,23 @@ def test_a_place_that_no_host_has_is_a_failure_of_that_host(tmp_path: Path, plac
     events = [*show_usage(Inventory((Host("n0", "n0"),)), context)]
     [failed] = [event.failure for event in events if isinstance(event, HostFailed)]
     assert (failed.code, events[-1]) == ("malformed", Ended("du", Exit.STEP))
+
+
+def test_the_lists_of_a_hosts_projects_have_a_size_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 10,000 had 256 MiB, and what was parsed of those of 16 hosts took 14 GiB at a time."""
+    monkeypatch.setattr(usage, "_PROJECTS_SIZE_LIMIT", 100)
+    commands: list[Command] = []
+
+    def answer(_: Host, command: Command) -> Completed:
+        commands.append(command)
+        project = b"/p\0mark\0" + b'{"ipexctl": 1, "files": {}}' + b"\0f 644 1 1\0a\0\0"
+        return Completed(0, project if len(commands) > 1 else b"project 0\0/p\0" * 9999)
+
+    context = Context(FakeOpener(answer), tmp_path / "state", tmp_path / "cache")
+    events = [*show_usage(Inventory((Host("n0", "n0"),)), context)]
+    [failed] = [event.failure for event in events if isinstance(event, HostFailed)]
+    assert (failed.what, len(commands)) == ("more files than can be listed", 4)
+    assert [command.cap >> 20 for command in commands[:2]] == [4, 128]
 
 
 @pytest.mark.parametrize("way", ["link", "above", "mount"])
