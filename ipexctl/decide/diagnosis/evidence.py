@@ -23,7 +23,7 @@ _TYPE = re.compile(r"[\w.]+(?:: |$)")  # of an exception, below its stack
 _EXCEPTION = re.compile(r"(?!\S*python[\d.]*: ).*\b[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?:: |$)")  # in a text
 _PREFIXED = re.compile(r'(?P<prefix>|\S.{,80}?)\s{1,8}File ".*", line \d+, in ')
 _WARNING = re.compile(r"\b\w*Warning: |\bWARN(?:ING)?\b|_WARN\||<warn>|^(?:\[rank\d+\]:)?\[?W(?:\d{3,4} |\s?\w+\.cpp:)")
-_AT_EXIT = re.compile(r"Exception ignored in atexit|Error in atexit\.")  # after the exception that ended the script
+_IGNORED = re.compile(r"Exception ignored (?:in|while)\b|Error in atexit\.")  # above the traceback that ended nothing
 _FATAL = "Fatal Python error"  # faulthandler's first words on a signal
 _SHELL = 128  # a shell's exit status, without the number of the signal that ended its child
 _CRASHES = (4, 6, 7, 8, 9, 11)  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV
@@ -115,8 +115,9 @@ def _find_prefix(lines: Iterable[str]) -> str:
 def _find_last_exception(lines: list[str]) -> tuple[RaisedException, ...]:
     """Returns the exception of a traceback with which the output ends: that of a process without our hook. The
     beginning of the traceback may be missing. What was written after it, but a warning, shows that it was handled."""
-    late = next((number for number, line in enumerate(lines) if _AT_EXIT.match(line)), len(lines))
-    lines = lines[:late]
+    ignored = [number for number, line in enumerate(lines) if _IGNORED.match(line)]
+    raised = max((n for n, line in enumerate(lines) if _HEADER.match(line) and n - 1 not in ignored), default=-1)
+    lines = lines[: next((number for number in ignored if number > raised), len(lines))]
     parts = [*_label_lines(lines)]
     last = max((number for number, (part, _) in enumerate(parts) if part == "exception"), default=-1)
     below = [text for _, text in parts[last + 1 :]]
