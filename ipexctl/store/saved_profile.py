@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 from ipexctl.model.errors import UsageError, advise
-from ipexctl.model.json_values import parse_json, to_json
+from ipexctl.model.json_values import convert_json, to_json
 from ipexctl.model.profile import Profile
 from ipexctl.model.text import printable
+from ipexctl.store import event_json
 from ipexctl.store.masking import Masker
 from ipexctl.store.private_files import read_regular_file, write_private_file
 
@@ -36,7 +37,7 @@ def read_profile(directory: Path, masker: Masker) -> Profile:
     masker.add_kept(directory)
     path = directory / FOLDER / TABLES
     try:
-        return parse_json(Profile, read_regular_file(path, _TABLES_SIZE_LIMIT))
+        return convert_json(Profile, event_json.read_line(read_regular_file(path, _TABLES_SIZE_LIMIT)))
     except FileNotFoundError:
         hint = advise("run", "--profile", "5", "train.py", text="a run with --profile makes one:")
         raise UsageError(f"the run in {printable(str(directory), 400)} has no profile", hint=hint) from None

@@ -128,6 +128,13 @@ def test_a_damaged_profile_is_refused(tmp_path: Path, text: str) -> None:
         read_profile(tmp_path, Masker({}))
 
 
+def test_a_number_that_no_profile_has_is_refused(tmp_path: Path) -> None:
+    """It ended `profile` of a run of somebody else with exit code 70."""
+    save_profile(tmp_path, replace(PROFILE, operators=(replace(PROFILE.operators[0], calls=10**400),)))
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_profile(tmp_path, Masker({}))
+
+
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "profile").mkdir()
     (tmp_path / "elsewhere").write_text("{}")
