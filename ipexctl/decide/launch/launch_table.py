@@ -9,7 +9,9 @@ from ipexctl.decide.parsing.shell import EXPANSION
 from ipexctl.model.json_values import Record
 from ipexctl.model.toml import parse_toml
 
-_NAMED_PROGRAM = re.compile(r"(?:\$\(|`) *(?:which|command -v|type -[pP]) +([\w./+-]+) *[)`]|\$\{\w+:?-([\w./+-]+)\}")
+_NAMED_PROGRAM = re.compile(
+    r"(?:\$\(|`) *(?:which|command -v|type -[pP]) +([\w./+-]+) *[)`]|\$\{\w+:?-([\w./+-]+)\}|\$\{?([A-Z][A-Z0-9]+)\}?"
+)
 
 ProgramKind = Literal["mpi", "slurm", "agent", "job", "prefix", "refused"]
 
@@ -73,10 +75,11 @@ class LaunchTable(Record):
 
 
 def find_named_program(word: str) -> str:
-    """Returns the program that a shell would look for (``$(which python)``, ``${PYTHON:-python}``); else the word."""
+    """Returns the program that a shell would look for (``$(which python)``, ``${PYTHON:-python}``), or that a variable
+    has its name from (``$MPIRUN``); else the word."""
     match = EXPANSION.fullmatch(word)
     named = match and _NAMED_PROGRAM.fullmatch(match[1])
-    return (named[1] or named[2]) if named else word
+    return (named[1] or named[2] or named[3].lower()) if named else word
 
 
 def normalise_program(word: str) -> str:
