@@ -63,7 +63,7 @@ def report(
         read = [read_page(each, context, known, run) for each, run in runs]
         apart = len({page.run for page in read}) == len(read)
         pages = [(page.run if apart else each.name, page) for (each, _), page in zip(runs, read, strict=True)]
-        comparison = compare_runs(pages)
+        comparison = context.masker.mask_value(compare_runs(pages))  # facts are none of what the fold masks
         if page or show:
             file = expand_home(page or "comparison.html")
             write_page(file, render_comparison(comparison, overlay_figures(pages)))

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 import tarfile
 from collections.abc import Generator
 from pathlib import Path
@@ -148,6 +149,19 @@ def test_no_study_that_is_resumed_shows_it(saved: Path) -> None:
     shown = CliRunner().invoke(app, ["tune", "--resume", "1031-k7", "--hosts", "localhost"])
     assert "not '***'" in shown.output
     assert not find_secret(shown.output)
+
+
+def test_no_page_of_several_runs_has_it_among_the_facts(saved: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(saved, saved.with_name("1031-z9"))
+    for directory, kernel in ((saved, SECRET), (other, "6.1")):
+        first, *lines = (directory / "events.jsonl").read_text().splitlines(keepends=True)
+        facts = {"at": 1, "event": "facts-read", "host": "xeon01", "facts": {"kernel": kernel}}
+        (directory / "events.jsonl").write_text("".join([first, f"{json.dumps(facts)}\n", *lines]))
+    done = CliRunner().invoke(app, ["report", str(saved), str(other), "-o", "c.html"])
+    assert done.exit_code == Exit.OK, done.output
+    text = (tmp_path / "c.html").read_text()
+    assert "kernel" in text
+    assert not find_secret(text)
 
 
 @pytest.mark.parametrize("shown", [SECRET, CODED])
