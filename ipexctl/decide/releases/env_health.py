@@ -153,7 +153,7 @@ def describe_different_packages(facts: HostFacts) -> tuple[Note, ...]:
 
 def advise_packages(names: Iterable[str], text: str) -> Hint:
     """Returns the command that installs the same version of these packages on all hosts."""
-    return advise("install", *chain.from_iterable(("--with", name) for name in names), text=text)
+    return Hint(["install", *chain.from_iterable(("--with", name) for name in names)], text)
 
 
 def format_install_command(fact: Facts) -> Hint:
