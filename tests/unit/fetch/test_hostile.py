@@ -272,7 +272,7 @@ def test_a_place_that_no_host_has_is_a_failure_of_that_host(tmp_path: Path, plac
 
 
 def test_the_lists_of_a_hosts_projects_have_a_size_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of 10,000 had 256 MiB, and what was parsed of those of 16 hosts took 14 GiB at a time."""
+    """Each of 10,000 had 256 MiB, and what was parsed of three hosts took 2.7 GB at a time."""
     monkeypatch.setattr(usage, "_PROJECTS_SIZE_LIMIT", 100)
     commands: list[Command] = []
 
