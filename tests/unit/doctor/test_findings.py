@@ -409,7 +409,7 @@ def test_a_host_whose_environment_was_changed_by_hand_is_found_as_a_run_does() -
 
 def test_an_environment_of_the_users_own_is_named_since_no_run_starts_with_it() -> None:
     finding = one("STK011", result(installed(torch="2.8.0")))
-    assert (finding.level, finding.title) == ("warning", "has an environment at /home/u/env that ipexctl did not make")
+    assert (finding.level, finding.title) == ("info", "has an environment at /home/u/env that ipexctl did not make")
     assert not {each.code for each in result(installed())} & {"STK011"}
 
 
