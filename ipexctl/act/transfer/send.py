@@ -30,6 +30,7 @@ _SHARED_SHELL_LIMIT = 2 << 20  # bytes of a tar stream that goes through the hos
 _TRIES = 3
 _FILE_LIMIT = 1_000_000  # in one listing of a host
 _LEVEL_LIMIT = 16 * _FILE_LIMIT  # slashes in one
+_OUTPUT_LIMIT = 256 << 20  # bytes that a script writes
 _SLOWEST_DISK = 10e6  # bytes a second that a host unpacks at least
 _SLOWEST_RATE = 2000.0  # bytes a second that the input of a script arrives with at least
 
@@ -87,11 +88,11 @@ def install_stored_tree(
     _run_script(link, replace(command, timeout=STALL_TIMEOUT + size / _SLOWEST_DISK, brief=False))
 
 
-def list_tree(link: Link, directory: str, *, send: bool = False) -> bytes:
-    """Lists ``directory`` on the host, for `decide.planning.sync.parse_remote_tree`. To ``send`` something there it
-    must be nobody else's. Raises `LinkError`."""
+def list_tree(link: Link, directory: str, *, send: bool = False, cap: int = _OUTPUT_LIMIT) -> bytes:
+    """Lists ``directory`` on the host, for `decide.planning.sync.parse_remote_tree`, in ``cap`` bytes at most. To
+    ``send`` something there it must be nobody else's. Raises `LinkError`."""
     words = (directory, "send") if send else (directory,)
-    return read_listing(link, build_script_command("look_tree.sh", *words, begins=_BEGINS), 3)
+    return read_listing(link, replace(build_script_command("look_tree.sh", *words, begins=_BEGINS), cap=cap), 3)
 
 
 def read_listing(link: Link, command: Command, width: int) -> bytes:
@@ -183,7 +184,7 @@ def build_script_command(
         script=(read_script(begins) if begins else "") + read_script(script),
         stdin=stdin,
         timeout=patience + len(stdin) / _SLOWEST_RATE,
-        cap=256 << 20,
+        cap=_OUTPUT_LIMIT,
         brief=True,
     )
 

@@ -128,13 +128,8 @@ def find_different_packages(facts: HostFacts) -> dict[str, dict[str, list[str]]]
     for host, fact in facts.items():
         if fact.installed and (marker := fact.installed.marker):
             for name in fact.installed.packages.keys() - marker.packages.keys():
-                held.setdefault(name, []).append((fact.installed.packages[name], host))
-    differing = {name: each for name, each in sorted(held.items()) if len({version for version, _ in each}) > 1}
-    groups = {
-        name: group_pairs((get_public_version(version), host) for version, host in versions)
-        for name, versions in differing.items()
-        if is_normalized_name(name)
-    }
+                held.setdefault(name, []).append((get_public_version(fact.installed.packages[name]), host))
+    groups = {name: group_pairs(versions) for name, versions in sorted(held.items()) if is_normalized_name(name)}
     return {name: hosts for name, hosts in groups.items() if len(hosts) > 1}
 
 

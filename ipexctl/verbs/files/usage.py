@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ipexctl.act.context import Context, Emit, run_on_hosts
-from ipexctl.act.transfer.send import build_script_command, read_listing
+from ipexctl.act.transfer.send import build_script_command, list_tree, read_listing
 from ipexctl.decide.parsing.amounts import parse_span
 from ipexctl.decide.planning.sync import RemoteTree, parse_remote_tree
 from ipexctl.model.answers.hosts import UsageAnswer, UsedPlace
@@ -129,8 +129,7 @@ def _list_places(link: Link, parsing: threading.Lock) -> Iterator[UsedPlace]:
                 raise ValueError("a place without a kind or a size")
             yield UsedPlace(name, kind, path, kibibytes << 10)
             continue
-        command = build_script_command("look_tree.sh", path, begins="target_directory.sh")
-        listed = read_listing(link, replace(command, cap=_PROJECT_SIZE_LIMIT), 3)
+        listed = list_tree(link, path, cap=_PROJECT_SIZE_LIMIT)
         room -= len(listed)
         if room < 0:
             raise LinkError(Failure(name, Kind.STEP, "more files than can be listed", code="refused-there"))

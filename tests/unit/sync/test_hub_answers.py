@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub.constants
+import huggingface_hub.utils._detect_agent
 import pytest
 
 from ipexctl.act.hub import _is_plain, describe_snapshot, download_files
