@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
 from ipexctl.decide.launch.dialects import identify_dialect
-from ipexctl.decide.releases.env_health import advise_packages, describe_drift, find_different_packages
+from ipexctl.decide.releases.env_health import advise_packages, find_different_packages, find_env_fault
 from ipexctl.decide.releases.table import get_minor_version, get_public_version, parse_version
 from ipexctl.model.errors import advise
 from ipexctl.model.facts import Facts, Installed
@@ -15,6 +15,9 @@ from ipexctl.model.text import fold_names, group_pairs, join_names, printable
 
 _IPEX, _ONECCL = "intel-extension-for-pytorch", "oneccl-bind-pt"
 _STACK = {"torch": "torch", "ipex": _IPEX, "oneccl": _ONECCL, "impi-rt": "impi-rt"}
+
+# What a run refuses an environment for.
+_ENV_FINDINGS = {"untrusted": "STK008", "absent": "STK004", "changed": "STK010", "foreign": "STK011"}
 
 # The command that installs tcmalloc, by the name of the distribution; the first that fits. Since Debian 13 and Ubuntu
 # 24.04 the package of the library has another name (64-bit time_t). On Enterprise Linux it is in EPEL (8, 9 and 10);
@@ -131,20 +134,11 @@ def check_installed_stack(cluster: Cluster) -> Iterator[CheckHit]:
     for host, installed in installs.items():
         packages = installed.packages
         torch, ipex, oneccl = (packages.get(name) for name in ("torch", _IPEX, _ONECCL))
-        if installed.fault:
-            yield CheckHit("STK008", host, {"what": installed.fault})
+        hit = _check_environment(host, installed, some_exist)
+        if hit:
+            yield hit
+        if torch is None or (hit and hit.code not in {"STK010", "STK011"}):
             continue
-        if not installed.exists:
-            yield CheckHit("STK003" if some_exist else "STK004", host, {"venv": installed.venv})
-            continue
-        if torch is None:
-            what = "no torch" if packages else "no packages"
-            yield CheckHit("STK006", host, {"venv": installed.venv, "what": what})
-            continue
-        if installed.marker is None:
-            yield CheckHit("STK011", host, {"venv": installed.venv})
-        elif changes := describe_drift(installed.marker.packages, packages):
-            yield CheckHit("STK010", host, {"what": join_names(changes, 3)})
         names = ((name, packages[package]) for name, package in _STACK.items() if package in packages)
         stacks[host] = " ".join(f"{name} {get_public_version(version)}" for name, version in names)
         if ipex is not None and get_minor_version(ipex) != get_minor_version(torch):
@@ -165,6 +159,18 @@ def check_installed_stack(cluster: Cluster) -> Iterator[CheckHit]:
             other = {name for name, _ in markers[host].packages.items() ^ model.packages.items()}
             what = f"other versions of {join_names(sorted(other), 3)}, or none" if other else markers[host].id
             yield CheckHit("STK002", host, {"what": what}, f"most: {usual_id}")
+
+
+def _check_environment(host: str, installed: Installed, some_exist: bool) -> CheckHit | None:
+    """Returns what is wrong with the environment of one host by itself."""
+    fault = find_env_fault(installed)
+    what = fault.what if fault else ""
+    code = _ENV_FINDINGS.get(fault.kind, "STK006") if fault else ""
+    if code == "STK004" and some_exist:
+        code = "STK003"
+    elif code in {"", "STK010", "STK011"} and "torch" not in installed.packages:
+        code, what = "STK006", "no torch" if installed.packages else "no packages"
+    return CheckHit(code, host, {"venv": installed.venv, "what": what}) if code else None
 
 
 def check_added_packages(cluster: Cluster) -> Iterator[CheckHit]:

@@ -4,13 +4,14 @@ import posixpath
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
+from typing import Literal
 
 from packaging.utils import canonicalize_name, is_normalized_name
 
 from ipexctl.decide.planning.requirements import names_place
 from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import Failure, Hint, Kind, Note, advise
-from ipexctl.model.facts import Facts, HostFacts
+from ipexctl.model.facts import Facts, HostFacts, Installed
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import InstallMarker
 from ipexctl.model.text import fold_names, group_pairs, join_names, printable
@@ -30,45 +31,67 @@ class Repair(Record):
         return advise("install", "--like", self.model, *(["--limit", format_limit(self.hosts)] if self.hosts else []))
 
 
+class EnvFault(Record):
+    """Why a run refuses an environment; ``what`` is more of it."""
+
+    kind: Literal["untrusted", "busy", "absent", "partial", "foreign", "changed"]
+    what: str = ""
+
+
+def find_env_fault(env: Installed) -> EnvFault | None:
+    """Returns why a run refuses this environment of a host; None where it is what an install of ours left."""
+    if env.fault:
+        return EnvFault("untrusted", env.fault)
+    if env.locked and env.marker is None:
+        return EnvFault("busy", f"an install of {env.venv} is under way there")
+    if not env.exists:
+        return EnvFault("absent", "no environment" + (f" at {env.venv}" if env.venv else ""))
+    if env.marker is None and "tmp" in env.beside:  # where what is being installed is unpacked
+        return EnvFault("partial", f"an install of {env.venv} is under way there, or was cut off")
+    if env.marker is None:
+        return EnvFault("foreign", env.venv)
+    changes = describe_drift(env.marker.packages, env.packages)
+    return EnvFault("changed", join_names(changes, 3)) if changes else None
+
+
 def find_unhealthy_envs(facts: HostFacts) -> list[Failure]:
     """One failure per host whose environment is missing, incomplete, changed by hand, or another than the head's."""
+    repair = find_repair(facts)
+    installs = {host: repair.hint if repair else format_install_command(fact) for host, fact in facts.items()}
     failures: list[Failure] = []
     ids: dict[str, str] = {}
-    repair = find_repair(facts)
-
-    def add_failure(host: str, what: str, code: str) -> None:
-        failures.append(
-            Failure(host, Kind.STEP, what, repair.hint if repair else format_install_command(facts[host]), code)
-        )
-
     for host, fact in facts.items():
-        env = fact.installed
-        if env and env.fault:
-            what = f"nothing of its environment is executed: {env.fault}"
-            away = "on it, move away what others may have put there (mv DIRECTORY.d DIRECTORY.d.untrusted), then:"
-            hint = Hint((repair.hint if repair else format_install_command(fact)).words, away)
-            failures.append(Failure(host, Kind.STEP, what, hint, "untrusted"))
-        elif env and env.locked and env.marker is None:
-            what = f"busy: an install of {env.venv} is under way there"
-            failures.append(Failure(host, Kind.BUSY, what, "wait for it, or use another --venv", "busy"))
-        elif env is None or not env.exists:
-            add_failure(host, "no environment" + (f" at {env.venv}" if env and env.venv else ""), "no-env")
-        elif env.marker is None and "tmp" in env.beside:  # where what is being installed is unpacked
-            add_failure(host, f"an install of {env.venv} is under way there, or was cut off", "no-env")
-        elif env.marker is None:
-            text = f"make one for its mpirun, with which --program {printable(env.venv, 300)}/bin/python SCRIPT runs:"
-            what = f"an environment that ipexctl did not make at {env.venv}"
-            hint = advise("install", "--venv", posixpath.join(fact.home or "", DEFAULT_VENV), text=text)
-            failures.append(Failure(host, Kind.STEP, what, hint, "no-env"))
-        elif changes := describe_drift(env.marker.packages, env.packages):
-            add_failure(host, f"the environment was changed: {join_names(changes, 3)}", "drift")
-        else:
+        env = fact.installed or Installed("")
+        if fault := find_env_fault(env):
+            failures.append(_refuse(host, fault, installs[host], fact.home or ""))
+        elif env.marker:
             ids[host] = env.marker.id
     head, first = next(iter(ids.items()), ("", ""))
     for host, id in ids.items():
         if id != first:
-            add_failure(host, f"its environment is {id}, that of {head} is {first}", "mixed")
+            what = f"its environment is {id}, that of {head} is {first}"
+            failures.append(Failure(host, Kind.STEP, what, installs[host], "mixed"))
     return failures
+
+
+def _refuse(host: str, fault: EnvFault, install: Hint, home: str) -> Failure:
+    """Returns the failure of a host whose environment has this fault; ``install`` makes it anew."""
+    match fault.kind:
+        case "untrusted":
+            away = "on it, move away what others may have put there (mv DIRECTORY.d DIRECTORY.d.untrusted), then:"
+            what = f"nothing of its environment is executed: {fault.what}"
+            return Failure(host, Kind.STEP, what, Hint(install.words, away), "untrusted")
+        case "busy":
+            return Failure(host, Kind.BUSY, f"busy: {fault.what}", "wait for it, or use another --venv", "busy")
+        case "foreign":
+            text = f"make one for its mpirun, with which --program {printable(fault.what, 300)}/bin/python SCRIPT runs:"
+            hint = advise("install", "--venv", posixpath.join(home, DEFAULT_VENV), text=text)
+            what = f"an environment that ipexctl did not make at {fault.what}"
+            return Failure(host, Kind.STEP, what, hint, "no-env")
+        case "changed":
+            return Failure(host, Kind.STEP, f"the environment was changed: {fault.what}", install, "drift")
+        case _:
+            return Failure(host, Kind.STEP, fault.what, install, "no-env")
 
 
 def find_repair(facts: HostFacts, broken: Collection[str] = ()) -> Repair | None:

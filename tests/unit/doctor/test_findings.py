@@ -333,6 +333,11 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "error",
         {"installed": Installed("/home/u/env", fault="/home/u/env.d/e1 belongs to another user")},
     ),
+    "an environment that is being installed": (
+        "STK006",
+        "error",
+        {"installed": Installed("/home/u/env", True, "3.11.2", {"torch": "2.13.0"}, beside=("tmp",), locked=True)},
+    ),
     "an environment without torch": ("STK006", "error", {"installed": Installed("/home/u/env", True, "3.11.2")}),
     "an answer that is missing": ("DOC001", "error", {"unread": {"df -Pk": "timed out after 10 s"}}),
     "facts that are missing": ("DOC002", "error", {"mem_total_kb": None}),
