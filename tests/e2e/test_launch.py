@@ -56,6 +56,32 @@ def test_interfaces_are_chosen_per_host(make_cluster: Callable[..., Cluster], tm
     assert not find_orphans(cluster)
 
 
+def test_hosts_without_an_ipv4_address(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    """Intel MPI's launcher uses IPv6 where it is asked to, and MPICH's never does."""
+    cluster = make_cluster("node0", "node1")
+    light(cluster, tmp_path)
+    add = "ip -6 address add fd77::{} dev eth0 nodad".format
+    cluster.run(add("1/64").split(), check=True)
+    entries, known = [], []
+    for number, host in enumerate(cluster.names, 10):
+        cluster.exec(host, add(f"{number}/64").split(), check=True)
+        cluster.exec(host, ["ip", "-4", "address", "flush", "dev", "eth0"], check=True)
+        entries.append(f"{host} address=fd77::{number} user=root key={cluster.key} known_hosts={tmp_path / 'known'}")
+        known.append(f"fd77::{number} {cluster.host_key(host)}")
+    for path, lines in ((tmp_path / "hosts", entries), (tmp_path / "known", known)):
+        path.write_text("\n".join(lines) + "\n")
+    workspace = Workspace(cluster, tmp_path / "desk", hostfile=tmp_path / "hosts")
+    result = workspace.succeed(*RUN, "--ppn", "1", RANKS / "allreduce.py")
+    assert "rank 1 of 2 on node1 by eth0: sum 3" in result.out
+    assert "rank 0 of 2" in result.out
+    if shutil.which("mpiexec.mpich"):
+        refused = workspace(*RUN, "--mpi", "mpich", "--ppn", "1", RANKS / "allreduce.py")
+        assert refused.code == 4
+        assert "error: MPICH needs an IPv4 address, and node0 has fd77::10 alone on eth0\n" in refused.err
+        assert "hint: ipexctl install --mpi impi" in refused.err
+    assert not find_orphans(cluster)
+
+
 def test_a_dry_run_says_all_and_does_nothing(workspace: Workspace, hosts: Cluster) -> None:
     before = [files(hosts, host) for host in hosts.names]
     result = workspace.succeed(*RUN, "--dry-run", "--ppn", "1", "--env", "A=b c", ACTOR, "say", "it's")

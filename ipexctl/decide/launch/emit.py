@@ -55,6 +55,9 @@ def write_launch(launch: Launch, form: str, template: str) -> str:
     }
     secrets = sorted({name for node in launch.nodes for name, setting in node.env.items() if setting.secret})
     dialect = get_dialect(launch.dialect, launch.mpi_version)
+    options = dialect.write_shell_options(launch.head.interface, secrets)
+    if ":" in launch.head.address and dialect.ipv6_options:
+        options = (dialect.ipv6_options, *options)
     module = environment.from_string(template).make_module(
         {
             "launch": launch,
@@ -66,7 +69,7 @@ def write_launch(launch: Launch, form: str, template: str) -> str:
             },
             "rank_variable": dialect.rank_variable,
             "per_host": dialect.command_per_host,
-            "mpirun_options": dialect.write_shell_options(launch.head.interface, secrets),
+            "mpirun_options": options,
             "mpirun_hosts": dialect.write_shell_hosts([(node.address, len(node.ranks)) for node in launch.nodes]),
             "settings": partial(_list_env_settings, elastic=form != "torchrun"),
         }

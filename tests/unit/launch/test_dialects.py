@@ -40,6 +40,7 @@ def describe(dialect: MpiDialect) -> str:
     options = dialect.write_shell_options("eth0", ["HF_TOKEN", "KEY"])
     sections = {
         "arguments": _split_options(dialect.build_arguments(line)),
+        "over IPv6": ["never" if dialect.ipv6_options is None else " ".join(dialect.ipv6_options)],
         "a rank's variables": [dialect.rank_variable, *(f"{prefix}*" for prefix in dialect.rank_prefixes)],
         "on one machine": _list_variables(dialect.one_machine),
         "one rank": [" ".join(dialect.single_rank), *_list_variables(dialect.single_rank_env)],

@@ -55,6 +55,10 @@ def test_a_line_end_in_the_name_of_a_script_begins_no_line_of_the_launch(form: s
     assert "\ntouch pwned;.py:" not in text
 
 
+def test_a_script_for_hosts_with_ipv6_addresses_asks_the_launcher_for_it() -> None:
+    assert "    -v6 \\\n" in written(launch(address="2001:db8::1"), "sh")
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_impi_is_written_only_for_what_starts_an_mpirun(form: str) -> None:
     two = launch(Run(script="train.py", ppn=2, backend="impi"), impi=True)

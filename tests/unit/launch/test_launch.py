@@ -326,6 +326,17 @@ def test_mpich_is_started_in_its_words_and_sees_none_of_intel_mpi() -> None:
     assert "I_MPI_PIN" not in two.mpiexec_env
 
 
+def test_a_launcher_is_asked_for_ipv6_where_the_head_is_reached_by_it() -> None:
+    alone = {"interfaces": (Interface("eth0", ("2001:db8::1/64",)),)}
+    assert "-v6" not in launch().mpiexec
+    assert launch(first=alone, address="2001:db8::1").mpiexec[1] == "-v6"
+    launch(first=alone, address="2001:db8::1", engine="openmpi-5")
+    with pytest.raises(UsageError, match="MPICH needs an IPv4 address, and node0 has 2001:db8::1 alone on eth0"):
+        launch(first=alone, address="2001:db8::1", engine="mpich")
+    both = {"interfaces": (Interface("eth0", ("192.0.2.10/24", "2001:db8::1/64")),)}
+    assert launch(first=both, address="2001:db8::1", engine="mpich").launcher == "MPICH 4.0.2"
+
+
 def test_under_open_mpi_oneccl_is_given_its_local_ranks() -> None:
     two = launch(run(backend="ccl"), engine="openmpi", module="oneccl_bind_pt")
     assert value(two, 0, "CCL_PROCESS_LAUNCHER") == "none"

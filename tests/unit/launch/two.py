@@ -67,6 +67,7 @@ def launch(
     first: Mapping[str, Any] | None = None,
     second: Mapping[str, Any] | None = None,
     modules: tuple[str, ...] = (),
+    address: str = "192.0.2.10",
 ) -> Launch:
     """node0 with two NUMA nodes of four cores, node1 with one of six; ``first`` and ``second`` are further facts."""
     hosts = (Host("node0", "192.0.2.10"), Host("node1", "192.0.2.11"))
@@ -74,7 +75,7 @@ def launch(
     stations = {
         "node0": HostRuntime(
             facts(2, 4, **(first or {})),
-            InterfaceChoice("eth0", "192.0.2.10", Note("shared-subnet", "192.0.2.0/24")),
+            InterfaceChoice("eth0", address, Note("shared-subnet", "192.0.2.0/24")),
             ready,
             "/home/alice/.local/state/ipexctl/runs/r1",
             "/home/alice/ipexctl/job",

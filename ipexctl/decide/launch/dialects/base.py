@@ -74,6 +74,7 @@ class MpiDialect(ABC):
     shell_variables: tuple[str, ...]  # those of its environment that it needs without our keeper
     command_per_host: bool  # in a shell script, each host has a command of its own
     names_providers: bool  # whether its library must be told where libfabric's providers lie
+    ipv6_options: tuple[str, ...] | None  # of its launcher, where hosts have IPv6 addresses; None: it needs IPv4
 
     @abstractmethod
     def build_arguments(self, line: LaunchLine) -> tuple[str, ...]:

@@ -54,4 +54,5 @@ INTEL_MPI = _IntelMpi(
     shell_variables=("I_MPI_PIN", "I_MPI_PORT_RANGE"),
     command_per_host=True,
     names_providers=True,
+    ipv6_options=("-v6",),
 )

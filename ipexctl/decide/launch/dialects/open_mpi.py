@@ -39,6 +39,7 @@ class _OpenMpi(base.MpiDialect):
     shell_variables: tuple[str, ...] = tuple(f"OMPI_{name}" for name in _ROOT)
     command_per_host: bool = False
     names_providers: bool = False
+    ipv6_options: tuple[str, ...] | None = ()
     settings_prefix: str  # of the run-time system's variables
 
     def build_proxy_env(self, host: base.ProxyHost) -> dict[str, str]:
