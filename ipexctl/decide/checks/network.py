@@ -226,5 +226,7 @@ def _choose_interface(fact: Facts, usable: Sequence[_HostAddress], count: int) -
     if count == 1:
         note = Note("one-host", why)
     else:
-        note = Note("no-shared-subnet", f"no subnet is shared by all hosts; {why}")
+        # Clouds, as Google's, give each host a /32 and route between them.
+        alone = place.word.network.prefixlen == place.word.max_prefixlen
+        note = Note("routed" if alone else "no-shared-subnet", f"no subnet is shared by all hosts; {why}")
     return InterfaceChoice(place.interface.name, str(place.word.ip), note)

@@ -159,6 +159,8 @@ def check_network(cluster: Cluster) -> Iterator[CheckHit]:
             yield CheckHit("NET003", host, {}, addresses)
         elif choice and choice.reason.code == "no-shared-subnet":
             yield CheckHit("NET003", host, {}, f"{addresses}; {choice.reason.text}", "warning")
+        elif choice and choice.reason.code == "routed":
+            yield CheckHit("NET003", host, {}, f"{addresses}; {choice.reason.text}", "info")
     cards = {host: card for host in chosen for card in cluster.facts[host].interfaces if card.name == chosen[host].name}
     mtus = {host: card.mtu for host, card in cards.items() if card.mtu}
     speeds = {host: card.speed for host, card in cards.items() if card.speed}

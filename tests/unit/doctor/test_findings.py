@@ -503,6 +503,8 @@ def test_a_slower_link_is_found() -> None:
 def test_hosts_without_a_common_subnet_are_warned_about() -> None:
     finding = one("NET003", result(card(1), card(2, net="10.9.9")))
     assert finding.level == "warning"
+    cloud = [{"interfaces": (Interface("ens4", (f"10.128.0.{n}/32",), 1460, None, True),)} for n in (2, 3)]
+    assert one("NET003", result(*cloud)).level == "info"
 
 
 def test_an_interface_in_a_subnet_of_its_own_is_found_and_graver_where_the_shared_one_is_missing() -> None:
