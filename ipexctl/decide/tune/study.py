@@ -185,8 +185,9 @@ class Study(ABC):
         return self._search is not None and score is not None and self._search.is_out(score, steps)
 
     def count_left(self) -> float:
-        """Returns how many launches the budget has room for."""
-        return (self.started.budget - self.watch()) / max(each.seconds for each in self.tried if not each.values)
+        """Returns how many launches the budget has room for; 0 while no default tells how long one takes."""
+        seconds = max((each.seconds for each in self.tried if not each.values), default=0.0)
+        return (self.started.budget - self.watch()) / seconds if seconds > 0 else 0.0
 
     def _count_finals(self) -> int:
         return min(round(_FINALS[0] * self.ranking.noise), _FINALS[1])

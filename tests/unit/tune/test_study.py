@@ -311,6 +311,18 @@ def test_figures_between_which_no_number_lies_end_no_study(default: float, other
     assert describe_verdict(study.judge())
 
 
+@pytest.mark.parametrize("seconds", [(), (0.0,), (-5.0,)])
+def test_a_study_that_ends_before_its_default_was_measured_has_an_answer(
+    seconds: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the first launch ended `tune` and `bench` with an internal error (70), as a saved study of others did
+    whose default took no time."""
+    monkeypatch.setattr(Played, "run", lambda _: iter(()))
+    study = Played(faster, earlier=[CandidateTried({}, "failed", 1.0, each) for each in seconds])
+    assert study.count_left() == 0
+    assert study.judge().verdict == "no other launch was tried"
+
+
 @pytest.mark.parametrize("at", [1e-200, 1e9, 1e308])
 def test_times_of_a_saved_study_that_no_clock_has_end_no_study(at: float) -> None:
     """No line goes through points that are as good as one (70), or so far apart that their squares are infinite."""
