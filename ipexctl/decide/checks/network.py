@@ -104,6 +104,12 @@ def _list_usable_addresses(fact: Facts) -> list[_HostAddress]:
     ]
 
 
+def list_private_addresses(fact: Facts) -> list[str]:
+    """Returns the private addresses of real interfaces that a run could use: ``eth1 10.0.0.2/16``."""
+    places = [place for place in _list_usable_addresses(fact) if not place.interface.virtual]
+    return [f"{place.interface.name} {place.word}" for place in places if place.word.ip.is_private]
+
+
 def is_loopback(address: str | None) -> bool:
     """No address at all is a host reached without SSH: this machine."""
     word = parse_ip_interface(address) if address is not None else None

@@ -31,6 +31,7 @@ CLUSTER_CHECKS: tuple[Callable[[Cluster], Iterator[CheckHit]], ...] = (  # hosts
     system.check_own_host_name,
     system.check_name_resolution,
     system.check_network,
+    system.check_public_addresses,
     system.check_clock,
     system.check_distributions,
     processor.check_architectures,

@@ -5,7 +5,12 @@ from collections.abc import Iterator
 from statistics import median
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
-from ipexctl.decide.checks.network import find_isolated_interfaces, is_loopback, select_interfaces
+from ipexctl.decide.checks.network import (
+    find_isolated_interfaces,
+    is_loopback,
+    list_private_addresses,
+    select_interfaces,
+)
 from ipexctl.decide.facts.numbers import parse_ip_interface
 from ipexctl.model.errors import Kind
 from ipexctl.model.facts import Facts
@@ -172,6 +177,17 @@ def check_network(cluster: Cluster) -> Iterator[CheckHit]:
     for host, speed in speeds.items():
         if speed < usual_speed:
             yield CheckHit("NET005", host, {"speed": speed, "usual": usual_speed, "interface": names[host]})
+
+
+def check_public_addresses(cluster: Cluster) -> Iterator[CheckHit]:
+    """Hosts whose ranks would meet at addresses of the internet; graver where they have private ones."""
+    chosen, _ = select_interfaces(cluster.inventory, cluster.facts)
+    for host, choice in chosen.items() if len(chosen) > 1 else ():
+        word = parse_ip_interface(choice.address)
+        if word and word.ip.is_global:
+            private = list_private_addresses(cluster.facts[host])
+            evidence = ", not ".join([f"{choice.name} {choice.address}", *private])
+            yield CheckHit("NET014", host, {}, evidence, None if private else "info")
 
 
 def check_clock(cluster: Cluster) -> Iterator[CheckHit]:

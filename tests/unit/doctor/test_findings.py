@@ -507,6 +507,19 @@ def test_hosts_without_a_common_subnet_are_warned_about() -> None:
     assert one("NET003", result(*cloud)).level == "info"
 
 
+def test_a_public_address_is_graver_where_a_private_one_is_left_unused() -> None:
+    def has(n: int, *more: Interface) -> dict[str, Any]:
+        return {"interfaces": (Interface("eth0", (f"8.8.4.{n}/24",), up=True), *more), "ssh_address": f"8.8.4.{n}"}
+
+    def inner(n: int) -> Interface:
+        return Interface("eth1", (f"10.0.0.{n}/24",), up=True)
+
+    assert one("NET014", result(has(1), has(2))).level == "info"
+    finding = one("NET014", result(has(1, inner(1)), has(2, inner(2))))
+    assert (finding.level, finding.hosts) == ("warning", ("a", "b"))
+    assert "NET014" not in {each.code for each in result({"interfaces": (inner(1),)}, {"interfaces": (inner(2),)})}
+
+
 def test_an_interface_in_a_subnet_of_its_own_is_found_and_graver_where_the_shared_one_is_missing() -> None:
     def cards(n: int, *more: str) -> dict[str, Any]:
         words = (f"10.0.0.{n}/24", *more)
