@@ -8,6 +8,7 @@ from typing import Literal
 
 from packaging.utils import canonicalize_name, is_normalized_name
 
+from ipexctl.decide.launch.dialects import find_wheel_dialect
 from ipexctl.decide.planning.requirements import names_place
 from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import Failure, Hint, Kind, Note, advise
@@ -132,7 +133,8 @@ def format_limit(hosts: Collection[str], sign: str = "") -> str:
 
 
 def describe_drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list[str]:
-    """What is missing or other than locked in an environment, in words. More packages than locked are the user's."""
+    """What is missing or other than locked in an environment, in words. More packages than locked are the user's, but
+    for one with an MPI: it overwrites files of the locked one."""
     versions = {canonicalize_name(name): version for name, version in held.items()}
     words = []
     for name, version in sorted(packages.items()):
@@ -141,7 +143,9 @@ def describe_drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list
             words.append(f"{name} is missing")
         elif get_public_version(have) != get_public_version(version):
             words.append(f"{name} is {have}, not {version}")
-    return words
+    mpis = sorted(filter(find_wheel_dialect, packages))
+    added = sorted(filter(find_wheel_dialect, versions.keys() - packages.keys()))
+    return [*words, *(f"{name} took the place of {mpi}" for mpi in mpis for name in added)]
 
 
 def find_different_packages(facts: HostFacts) -> dict[str, dict[str, list[str]]]:

@@ -412,6 +412,15 @@ def test_a_host_whose_environment_was_changed_by_hand_is_found_as_a_run_does() -
     assert finding.fix.endswith("ipexctl install --with einops")
 
 
+def test_an_mpi_that_was_added_by_hand_has_changed_the_environment() -> None:
+    """`pip install mpich` beside impi-rt overwrites mpirun and libmpi.so.12: doctor called that fit, and the ranks of a
+    run did not meet."""
+    locked = {"torch": "2.13.0", "impi-rt": "2021.18.1"}
+    held = Installed("/home/u/env", True, "3.11.2", {**locked, "mpich": "5.0.2"}, replace(MARKER, packages=locked))
+    finding = one("STK010", result({"installed": held}))
+    assert finding.title.endswith("since its install: mpich took the place of impi-rt")
+
+
 def test_an_environment_of_the_users_own_is_named_since_no_run_starts_with_it() -> None:
     finding = one("STK011", result(installed(torch="2.8.0")))
     assert (finding.level, finding.title) == ("info", "has an environment at /home/u/env that ipexctl did not make")
