@@ -243,6 +243,7 @@ def _parse_answer(link: Link, done: Completed, problem: str, kind: type[T], *oth
 
 
 _FRAME_QUEUE_LIMIT = 16  # frames that wait for who reads them, of up to a megabyte each
+_RECORDS_SIZE_LIMIT = 1 << 16  # bytes of records that are read at once: a Ctrl-C waits for as long
 
 LOST, BACK, GAVE_UP, REMOVED, SILENT = "lost", "back", "gave-up", "removed", "silent"
 LAST = (frames.END, GAVE_UP, REMOVED)  # kinds behind which nothing comes
@@ -340,7 +341,10 @@ class RunFollower:
                         break
                     if frame.kind in self.offsets:
                         self.offsets[frame.kind] = frame.offset + len(frame.data)
-                    yield OutputFrame(frame.kind, frame.data)
+                    of_records = frame.kind in (frames.JOURNAL, frames.SAMPLES)
+                    size = _RECORDS_SIZE_LIMIT if of_records else MESSAGE_LIMIT
+                    for begin in range(0, max(len(frame.data), 1), size):
+                        yield OutputFrame(frame.kind, frame.data[begin : begin + size])
             if not self._over.is_set() and channel.status() == paths.GONE_STATUS:
                 yield OutputFrame(REMOVED)
 
