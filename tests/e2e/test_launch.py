@@ -84,6 +84,8 @@ def test_hosts_without_an_ipv4_address(make_cluster: Callable[..., Cluster], tmp
 
 def test_a_dry_run_says_all_and_does_nothing(workspace: Workspace, hosts: Cluster) -> None:
     before = [files(hosts, host) for host in hosts.names]
+    refused = workspace(*RUN, "--dry-run", "--workdir", "/data/../etc", ACTOR)  # as by the run itself
+    assert (refused.code, "'/data/../etc' has '..' in it" in refused.err) == (2, True)
     result = workspace.succeed(*RUN, "--dry-run", "--ppn", "1", "--env", "A=b c", ACTOR, "say", "it's")
     for word in (
         "3 ranks on 3 hosts",

@@ -58,7 +58,7 @@ def sync(
         source = _read_project(task, inventory, context)
         yield make_started("sync", f"{source.title} to {pluralize(len(inventory), 'host')}", inventory)
     else:
-        destinations = _choose_destinations(f"{task.workdir or HUB}/{reference.folder}", inventory)
+        destinations = choose_destinations(f"{task.workdir or HUB}/{reference.folder}", inventory)
         yield make_started("sync", f"{task.source} to {pluralize(len(inventory), 'host')}", inventory)
         snapshot = find_snapshot(reference, task.exclude, context.cache)
         if dry:
@@ -97,14 +97,15 @@ def _read_project(task: tasks.Sync, inventory: Inventory, context: Context) -> S
             left_out.append(f"{path}/" if directory else path)
         return is_out
 
-    destinations = _choose_destinations(task.workdir, inventory, project.name, part)
+    destinations = choose_destinations(task.workdir, inventory, project.name, part)
     tree = read_tree(root, note_ignored)
     if task.delete and not tree.entries:
         raise UsageError(f"{task.source} is empty, and --delete would remove everything on the hosts")
     return SyncSource(printable(str(root), 200), tree, destinations, ignored, own, left_out)
 
 
-def _choose_destinations(workdir: str | None, inventory: Inventory, name: str = "", part: str = "") -> dict[str, str]:
+def choose_destinations(workdir: str | None, inventory: Inventory, name: str = "", part: str = "") -> dict[str, str]:
+    """Returns where each host gets the files. Raises `UsageError` for what is no directory to write to."""
     destinations = {host.name: planning.choose_destination(workdir, host, name, part) for host in inventory}
     if reasons := planning.find_invalid_destinations(destinations):
         what, hint = "the working directory on the hosts cannot be used", "name another one with --workdir"

@@ -49,7 +49,7 @@ from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import list_flags, suggest_limit
 from ipexctl.verbs.files.project import follow_script, make_finder
-from ipexctl.verbs.files.sync import sync
+from ipexctl.verbs.files.sync import choose_destinations, sync
 from ipexctl.verbs.run.attempt import LaunchAttempt
 from ipexctl.verbs.run.programs import find_local_module, find_programs
 from ipexctl.verbs.run.request import RunRequest
@@ -259,7 +259,11 @@ def _sync_project(
 
 def _find_places(request: RunRequest, inventory: Inventory, facts: HostFacts) -> dict[str, str]:
     """Returns each host's directory of the project, as it is or will be."""
-    paths = {host.name: choose_destination(request.task.workdir, host, request.project.name) for host in inventory}
+    task, name = request.task, request.project.name
+    if task.sync:
+        paths = choose_destinations(task.workdir, inventory, name)
+    else:
+        paths = {host.name: choose_destination(task.workdir, host, name) for host in inventory}
     return {host: posixpath.join(facts[host].home or "/", path.removeprefix("~/")) for host, path in paths.items()}
 
 
