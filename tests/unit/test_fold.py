@@ -144,6 +144,12 @@ def test_a_rank_that_ended_well_shows_its_last_line_of_stdout() -> None:
     outputs = [e.Output(0, "a", "out", b"epoch 2 acc 0.9\n"), bar, e.Output(1, "b", "err", b"done\n")]
     run = make_report(fold_state(streams.stamp([RUN, *outputs, *ended]))).run
     assert [rank.tail for rank in run.ranks if run] == ["epoch 2 acc 0.9", "done"]  # type: ignore[union-attr]
+    harmless = (
+        b"[WARNING] Setting accelerator to CPU. If you have GPU or other accelerator, we were unable to detect it.\n"
+    )
+    warned = [e.Output(0, "a", "out", b"saved\n"), *(e.Output(rank, "ab"[rank], "out", harmless) for rank in (0, 1))]
+    run = make_report(fold_state(streams.stamp([RUN, *warned, e.Output(1, "b", "err", b"done\n"), *ended]))).run
+    assert [rank.tail for rank in run.ranks if run] == ["saved", "done"]  # type: ignore[union-attr]
 
 
 def test_the_last_lines_of_a_failed_rank_have_what_address_sanitizer_found_and_not_its_picture_of_the_memory() -> None:

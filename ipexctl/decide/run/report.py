@@ -16,9 +16,10 @@ from ipexctl.decide.diagnosis.evidence import holds_stack
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, fill_command, make_diagnosis
 from ipexctl.decide.run.circumstances import add_circumstance
 from ipexctl.decide.run.command_line import find_script, make_command_with, make_command_without
-from ipexctl.decide.run.lines import drop_overwritten
+from ipexctl.decide.run.lines import decode_line, drop_overwritten
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Hint, Kind, advise, choose_exit, complete_hint, repeat_command
+from ipexctl.model.harmless import find_harmless
 from ipexctl.model.json_values import select_attributes
 from ipexctl.model.reports import CommandReport, Diagnosis, HostOutcome, LostOutput, RankOutcome, RunOutcome
 from ipexctl.model.restarts import describe_restart
@@ -314,7 +315,7 @@ def _read_last_line(state: RunState, rank: RankState) -> str:
     """The last line of stdout, where a bar has no place, else of what is known of both streams."""
     log = state.run.outputs.get(rank.rank)
     for _, stream, text in reversed([*log.head, *log.tail] if log else []):
-        lines = [line for line in text.split(b"\n") if _has_word(line)]
+        lines = [line for line in text.split(b"\n") if _has_word(line) and not find_harmless(decode_line(line))]
         if stream == "out" and lines:
             return drop_overwritten(lines[-1]).decode("utf-8", "replace")
     return _read_tail(state, rank, 1)
