@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from ipexctl.decide.parsing.host_entries import Beside, HostTree, Word, assemble_inventory
-from ipexctl.decide.parsing.host_lines import read_host_lines, read_host_list
+from ipexctl.decide.parsing.host_lines import parse_section, read_host_lines, read_host_list
 from ipexctl.decide.parsing.host_patterns import limit_inventory
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.parsing.schedulers import (
@@ -81,10 +81,10 @@ def _assemble_or_raise(tree: HostTree, source: str, beside: Beside = MappingProx
 
 def _is_yaml(text: str, source: str) -> bool:
     """By the file's name, or by its first lines: ``---``, ``{``, or ``group:`` with something indented below it. A lone
-    ``node1:`` is a host line whose slots were forgotten, not YAML."""
-    if source.lower().endswith((".yml", ".yaml", ".json")):
-        return True
+    ``node1:`` is a host line whose slots were forgotten, not YAML; nor is what has lines below ``[group]``."""
     lines = [line.rstrip() for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#")]
+    if source.lower().endswith((".yml", ".yaml", ".json")):
+        return not (len(lines) > 1 and parse_section(lines[0]))
     if not lines:
         return False
     if lines[0] == "---" or lines[0].startswith("{") or re.match(r"[A-Za-z_]\w*:\s+\{", lines[0]):

@@ -29,7 +29,7 @@ _WORD, _WORD_OR_COMMENT = re.compile(r"[ \t]*([^ \t]*)"), re.compile(r"[ \t]*([^
 def read_host_lines(text: str, source: str, problems: InputErrors) -> HostTree:
     """Returns a whole hostfile or INI inventory. Ends of lines may be CRLF; the last may lack its end."""
     lines = [line.removesuffix("\r") for line in text.split("\n")]
-    sections = [_parse_section(line) for line in lines]
+    sections = [parse_section(line) for line in lines]
     tree = HostTree(problems, any(sections), comments=True, apart="write one host a line")
     if not tree.open and _SSH_CONFIG.search(text):
         hint = "write the names of its hosts, one a line: ipexctl reads ~/.ssh/config by itself"
@@ -103,7 +103,8 @@ def _shift_origin(origin: Origin, columns: int) -> Origin:
     return replace(origin, column=origin.column + columns)
 
 
-def _parse_section(line: str) -> tuple[str, str] | None:
+def parse_section(line: str) -> tuple[str, str] | None:
+    """Returns the group and the kind of a line ``[group:kind]`` of an INI inventory; None for another line."""
     text = line.strip(_BLANK)
     match = _SECTION.fullmatch(text)
     if not match or validators.is_ipv6(text.partition("]")[0][1:]):

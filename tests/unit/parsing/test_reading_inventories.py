@@ -252,6 +252,21 @@ all:
     assert host.vars == {"rack": "3"}
 
 
+def test_a_text_of_several_lines_is_of_another_tool_unless_it_is_our_own(tmp_path: Path) -> None:
+    write(tmp_path, {"inv/hosts": "[a]\nn1 rack=3\n", "inv/group_vars/all.yml": "motd: |\n  a\n  b\n"})
+    (host,) = read_hostfile("inv/hosts", cwd=tmp_path)
+    assert host.vars == {"rack": "3"}
+    for key in ("iface", "ansible_user", "ansible_ssh_common_args"):
+        text = f"all:\n  hosts:\n    n1:\n      {key}: |\n        a\n        b\n"
+        assert refusal(text, "a.yml").sentence.startswith("a.yml:4:")
+
+
+def test_lines_below_a_section_are_no_yaml_whatever_the_file_is_called() -> None:
+    assert parse_inventory("# of ours\n[mons]\nn1 ansible_port=2222\n", "single-machine.yml").head.port == 2222
+    assert parse_inventory("[n1]\n", "a.yml").names == ("n1",)
+    assert parse_inventory('[\n"n1"\n]\n', "a.json").names == ("n1",)
+
+
 @pytest.mark.parametrize(("text", "what"), read_table("inventories/values_that_count"))
 def test_values_that_are_not_looked_into_are_refused_where_they_count(text: str, what: str) -> None:
     error = refusal(text, "a.yml")
