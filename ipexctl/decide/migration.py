@@ -33,6 +33,7 @@ _CONDITIONAL = {*NEEDS} - {ACCELERATOR}  # only where no condition on a GPU stan
 _GUARD = re.compile(r"cuda|gpu|device|is_available|accelerator", re.IGNORECASE)  # of such conditions
 _MODULES = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl", "torch", "accelerate")
 _CCL = ("init_process_group", "new_group", "init_device_mesh")
+_DECLARING = ("add_argument", "option")  # of a script's own options, in argparse and click
 _RANKS = ("rank", "local_rank")  # names of numbers
 _FOLLOWED_LIMIT = 50  # other files that are read
 _SHOWN_WIDTH = 100  # characters of a source line that are shown
@@ -140,11 +141,12 @@ def _scan_python(text: str, file: str, known: Sequence[MigrationRule]) -> Iterat
     possible = [replace(rule, of=POSSIBLE) if rule.of == GPU else rule for rule in known if rule.of in _CONDITIONAL]
     unguarded = [*_walk_unguarded(tree)]
     yield from _scan_tree(tree, possible, unguarded)
-    backends = {rule.name: rule for rule in possible if rule.kind == "backend"}
+    backends = {rule.name: rule for rule in (*known, *possible) if rule.kind == "backend"}
     for node in unguarded:
         match node:
-            case ast.Assign(value=ast.Constant(str(text))) if f"backend:{text}" in backends:
-                yield node.lineno, text, backends[f"backend:{text}"]
+            case ast.Assign(targets=[target], value=ast.Constant(str(text))) if rule := backends.get(f"backend:{text}"):
+                if rule in possible or "backend" in _get_name(target).lower():
+                    yield node.lineno, text, rule
     yield from _scan_tree(
         tree, [rule for rule in known if rule.of not in _CONDITIONAL or rule.of == GPU], walk_certain(tree)
     )
@@ -231,7 +233,7 @@ def _scan_tree(tree: ast.Module, known: Sequence[MigrationRule], nodes: Iterable
         yield from _match_api(line, dotted, others)
         if target.split(".")[0] in _MODULES:
             names[local] = target
-    visited: set[int] = set()  # parts of a longer dotted name that was looked at
+    visited: set[int] = set()  # parts of a longer dotted name that was looked at, and names of the script's own options
     for node in ast.walk(tree):
         if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):  # what it is where there is no accelerator
             firsts = [value.func for value in node.values[:-1] if isinstance(value, ast.Call)]
@@ -256,9 +258,10 @@ def _scan_tree(tree: ast.Module, known: Sequence[MigrationRule], nodes: Iterable
         elif isinstance(node, ast.Call):
             if id(node) in divisors and not (node.args or node.keywords):
                 yield from _match_api(node.lineno, f"% {_join_names(node.func)}()", apis)
+            visited.update(id(arg) for arg in node.args if _get_name(node.func) in _DECLARING)
             yield from _match_call(node, of_certain if id(node) in certain else of_others)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and (rule := texts.find(node.value)):
-            yield node.lineno, node.value, rule
+        elif isinstance(node, ast.Constant) and id(node) not in visited and (rule := texts.find(_get_text(node))):
+            yield node.lineno, _get_text(node), rule
 
 
 def _list_imports(tree: ast.AST) -> Iterator[tuple[int, str, str, str]]:

@@ -406,6 +406,20 @@ mine = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     assert "% torch.cuda.device_count() in line 13" in needs(text)
 
 
+def test_a_backend_that_is_a_default_is_listed_and_options_of_the_script_itself_are_not() -> None:
+    text = """\
+parser.add_argument("--dist-backend", "--ipex", default="ccl")
+parser.add_argument("--no_cuda", action="store_true")
+click.option("--use_ipex")
+if torch_ccl:
+    backend = "ccl"
+args.dist_backend = "ccl"
+engine = "ipex"
+words = ["run_qa.py", "--use_ipex"]
+"""
+    assert actual(text) == [(1, "default=ccl"), (5, "ccl"), (6, "ccl"), (8, "--use_ipex")]
+
+
 def test_other_files_of_the_project_are_named_with_their_number_of_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
