@@ -35,7 +35,7 @@ _INSTANCES = {"--instances", "--cores-per-instance"}
 def translate_line(text: str, table: LaunchTable, read_file: ReadFile) -> Translation:
     """Returns the translation of a line alone, without the shell that would have read it. ``read_file`` gives the text
     of a batch file or hostfile. Raises `UsageError` for what cannot be translated, `ValueError` for open quotes."""
-    launch = _choose_command(shell.split_commands(text), table, "the line")
+    launch = _choose_command(shell.split_commands(text), table, "the line", {})
     return LaunchLineReader(table, read_file, alone=True).translate(launch)
 
 
@@ -57,12 +57,13 @@ def find_launches_of_file(text: str, file: str, table: LaunchTable) -> list[laun
 
 
 def _choose_command(
-    commands: Sequence[shell.SimpleCommand], table: LaunchTable, what: str
+    commands: Sequence[shell.SimpleCommand], table: LaunchTable, what: str, given: Mapping[str, str]
 ) -> launch_script.FoundLaunch:
-    """Returns the launch line among these commands; else the one that starts Python; else the only one."""
+    """Returns the launch line among these commands; else the one that starts Python; else the only one. ``given`` are
+    variables that are known."""
     if len(commands) > launch_script.LAUNCH_LIMIT:
         raise UsageError(f"{what} has {len(commands)} commands, not one")
-    found = list(launch_script.find_in_commands(commands, table, {}))
+    found = list(launch_script.find_in_commands(commands, table, given))
     if not found:
         found = [launch_script.describe_command(commands, at) for at in range(len(commands))]
     return launch_script.choose_launch(found, what)
@@ -86,14 +87,10 @@ class LaunchLineReader(LaunchOptions):
         """Returns the translation of a launch line. Raises `UsageError`."""
         self._take_surroundings(launch, in_place=not self.alone)
         script = self._read_chain()
-        self._set_start(script)
-        if (
-            shell.EXPANSION.fullmatch(script)
-            and ".py" not in script
-            and any(word.endswith(".py") for word in self.words)
-        ):
+        if self._hides_words(script):
             what = f"the launch line has {show(script)} before its script, which a shell would have replaced"
             raise UsageError(what, hint="write its value")
+        self._set_start(script)
         host_ranks = [level.given.get(name, "") for level in self.levels for name in ("node-rank", "machine-rank")]
         if launch.loop and shell.END in "".join(host_ranks):
             what = f"a loop ({launch.loop}) starts {launch.name} for each host: run starts all hosts at once"
@@ -109,6 +106,15 @@ class LaunchLineReader(LaunchOptions):
         options, args = [word for name in names for word in self.options[name]], [*self.shell, script, *self.words]
         self._refuse_expansions([*options, *args])
         return Translation(tuple(options), tuple(args), self.list_notes())
+
+    def _hides_words(self, script: str) -> bool:
+        """Returns whether it is a variable that is not known, and the script, or options of mpirun or srun, follow."""
+        if not shell.EXPANSION.fullmatch(script) or ".py" in script:
+            return False
+        word = (*self.words, "")[0].partition("=")[0]
+        launchers = [each.program for each in self.levels[-1:] if each.program.kind in {"mpi", "slurm"}]
+        is_option = word.startswith("-") and any(each.find_option(word) for each in launchers)
+        return is_option or launch_script.starts_python(self.words)
 
     def _set_start(self, script: str) -> None:
         """Sets what run needs to know of what it starts, which mpirun and srun take for a program of any kind. Raises
@@ -144,7 +150,7 @@ class LaunchLineReader(LaunchOptions):
             raise UsageError(f"the launch line has more than {_WORDS_LIMIT:,} words, or {_EXPORTS_LIMIT:,} variables")
         self.words, self.scheduler = list(launch.words), launch.scheduler or self.scheduler
         self.read_job(launch.job)
-        self.exports = {**self.exports, **launch.exports}
+        self.exports = {**self.exports, **launch.exports, **launch.prefixes}
         for name, value in launch.exports.items():
             self.export_variable(name, value, in_place)
         if around := [*launch.redirections, *launch.after]:
@@ -255,9 +261,10 @@ class LaunchLineReader(LaunchOptions):
             raise UsageError(f"the launch line has commands in commands, more than {launch_script.NESTING_LIMIT} deep")
         if level.program.rest:
             value, self.words = " ".join([value, *self.words]), []
-        launch = _choose_command(shell.split_marked_commands(value), self.table, f"{level.program.name}'s command")
+        commands, what = shell.split_marked_commands(value), f"{level.program.name}'s command"
+        launch = _choose_command(commands, self.table, what, self.exports)
         if any(each.program.kind in {"mpi", "slurm"} for each in self.levels):
-            self._note_elsewhere(launch, [value], "a shell on each host")
+            self._note_elsewhere(launch, [value, *self.exports.values()], "a shell on each host")
         self._take_surroundings(launch, in_place=False)
         self._take_input(launch.input)
 

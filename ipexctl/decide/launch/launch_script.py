@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
 
 from ipexctl.decide.launch.launch_table import LaunchTable, find_named_program, normalise_program
 from ipexctl.decide.parsing.shell import LOOPS, SimpleCommand, remove_marks, split_commands, split_marked_commands
@@ -18,7 +19,8 @@ class FoundLaunch(Record):
     """A command that starts a launcher. ``exports`` are the variables exported above it; ``redirections`` and ``after``
     (what follows it in its pipeline, and ``&``) belong to the shell; ``input`` is the file of its standard input, ``|``
     or ``<<``; ``job`` is what a batch file says to sbatch, ``scheduler`` whose batch file it is in; ``loop`` is the
-    loop that it is in; ``others`` are the commands beside it."""
+    loop that it is in; ``others`` are the commands beside it. ``prefixes`` are exported variables that begin a launch
+    line, for a shell that this one starts."""
 
     line: int
     name: str
@@ -31,6 +33,7 @@ class FoundLaunch(Record):
     scheduler: str = ""
     loop: str = ""
     others: tuple[str, ...] = ()
+    prefixes: Mapping[str, str] = MappingProxyType({})
 
 
 HINT_TO_RUN = advise("run", "--hosts", "HOST,HOST", "SCRIPT", text="one run starts all hosts:")
@@ -87,6 +90,7 @@ def find_in_commands(
         return
     texts = [*map(_format, commands)]
     variables = ShellVariables(commands, given)
+    prefixes: dict[str, str] = {}
     used = {name for command in commands for word in command.words for name in re.findall(r"\$\{?(\w+)", word)}
     for index, command in enumerate(commands):
         words = tuple(each for word in command.words for each in variables.expand(word))
@@ -97,13 +101,13 @@ def find_in_commands(
             is_used = assigned[1] in used
             started = () if is_used and not is_exported else _split_value(assigned[2])
             inner = list(find_in_commands(started, table, {}, depth + 1))
-            if inner:
-                variables.exports.pop(assigned[1], None)  # this shell starts it: no rank needs to know it
+            if inner and is_exported:  # this shell starts it: no rank needs to know it
+                prefixes[assigned[1]] = variables.exports.pop(assigned[1])
             if not is_used:
                 yield from (replace(each, line=command.line) for each in inner)
             continue
         if name := _find_launcher(words, table):
-            yield _describe(commands, index, words, name, variables, texts)
+            yield replace(_describe(commands, index, words, name, variables, texts), prefixes=prefixes)
         if command.here and not normalise_program(remove_marks(words[0] if words else "")).startswith("python"):
             body, first = command.here
             for launch in find_launches(body.replace("\\$", "$"), table, {}, depth=depth + 1):
@@ -185,9 +189,16 @@ def _find_launcher(words: Sequence[str], table: LaunchTable) -> str:
         if program and program[0].kind != "prefix":
             following = parts[at + program[1] :]
             is_started = head == program or (parts[at - 1] == "-m" and normalise_program(parts[0]) == "python")
+            is_started = is_started or all(_stands_before(part, table) for part in parts[:at])
             is_head = is_started and any(not part.startswith("-") for part in following)
             return normalise_program(parts[at]) if is_head or starts_python(following) else ""
     return ""
+
+
+def _stands_before(word: str, table: LaunchTable) -> bool:
+    """Returns whether a word in front of a command starts it: a prefix such as ``timeout``, its options and numbers."""
+    found = table.find_program([word])
+    return found[0].kind == "prefix" if found else re.fullmatch(r"-\S*|[\d.]+[smhd]?", word) is not None
 
 
 def _split_value(value: str) -> list[SimpleCommand]:
