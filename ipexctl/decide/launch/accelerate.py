@@ -94,20 +94,22 @@ def read_config(text: str, source: str) -> AccelerateConfig:
         refuse(path, f"must be a number from {least} to {most}")
         return default
 
-    if read("distributed_type", "NO").upper() not in {"NO", "FALSE", "MULTI_CPU"}:  # an unquoted NO is false to YAML
+    kind, hostfile = read("distributed_type").upper(), read("mpirun_config.mpirun_hostfile")
+    if kind not in {"", "NO", "FALSE", "MULTI_CPU"}:  # an unquoted NO is false to YAML
         refuse("distributed_type", "must be NO or MULTI_CPU: hosts here train on CPUs")
     precision = read("mixed_precision", "no").lower()
     precision = "no" if precision in {"false", "null"} else precision
     if precision not in _PRECISIONS:
         refuse("mixed_precision", f"must be one of {', '.join(_PRECISIONS)}")
+    is_alone = kind in {"NO", "FALSE"} and not hostfile  # Accelerate starts one process, whatever the number
     config = AccelerateConfig(
-        ranks=read_number("num_processes", 1),
+        ranks=1 if is_alone else read_number("num_processes", 1),
         hosts=read_number("num_machines", 1),
         address=read("main_process_ip"),
         port=read_number("main_process_port", 0, 1024, 65535) or None,
         precision=precision,
         ipex=read("ipex_config.ipex", read("ipex_config.ipex_enabled")).lower() in {"true", "yes"},  # the latter: 0.19
-        hostfile=read("mpirun_config.mpirun_hostfile"),
+        hostfile=hostfile,
         workers=read_number("mpirun_config.mpirun_ccl", 1),
         flags=(*(["--debug"] if read("debug").lower() in _YES else []), *_list_dynamo_flags(scalars)),
     )

@@ -106,6 +106,13 @@ def test_what_is_written_is_read_back(config: AccelerateConfig) -> None:
     assert read_config(write_config(config, "1.7.0", OPTIONS)[0], "default_config.yaml") == config
 
 
+def test_accelerate_starts_one_process_for_no_distribution_whatever_the_number() -> None:
+    assert read_config("distributed_type: 'NO'\nnum_processes: 8\n", "c.yaml").ranks == 1
+    mpirun = "mpirun_config:\n  mpirun_hostfile: /h\n"
+    assert read_config(f"distributed_type: 'NO'\nnum_processes: 8\n{mpirun}", "c.yaml").ranks == 8
+    assert read_config("num_processes: 8\n", "c.yaml").ranks == 8
+
+
 def test_the_guides_own_file_of_an_unquoted_no_is_read() -> None:
     assert read_config("distributed_type: NO\nmixed_precision: no\n", "c.yaml") == AccelerateConfig()
 
