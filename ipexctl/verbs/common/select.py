@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ipexctl.act.inputs import expand_home, is_writable_by_all, read_input, read_variable_files
 from ipexctl.decide import parsing
@@ -19,9 +18,6 @@ from ipexctl.model.errors import Hint, UsageError, advise, complete_hint
 from ipexctl.model.events import Started
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.text import join_names, printable
-
-if TYPE_CHECKING:
-    pass
 
 _LOOKED_BACK = 20  # saved commands
 LAB_HOSTFILE = "lab/hostfile"  # in the state directory, while a lab is up
