@@ -165,11 +165,14 @@ def find_errors(steps: Sequence[Step], environ: Mapping[str, str] | None = None)
     """Yields one sentence for each file or directory of this machine that a step reads and that does not exist, or is
     of the wrong kind, for each ``venv`` or ``workdir`` that is no path of one, for each run whose options contradict
     each other or whose variables cannot be set (with ``environ``: or are not set here), for each ``torch`` that is no
-    version, and for each requirement that would have to be built. Steps after a fetch are not checked: it may bring
-    their files."""
+    version, each path of a fetch that is none of a host, and each requirement that would have to be built. Steps after
+    a fetch are not checked: it may bring their files."""
     for step in steps:
         task = step.task
         if isinstance(task, tasks.Fetch):
+            faults = ((path, find_path_fault(path)) for path in task.paths)
+            at = f"{step.locate('paths')}: {step.action}.paths"
+            yield from (f"{at} {printable(path, 300)}: {why}" for path, why in faults if why)
             return
         if isinstance(task, tasks.Run):
             passed = task.pass_env if environ is not None else ()

@@ -351,12 +351,13 @@ def test_every_file_that_a_step_reads_must_exist(tmp_path: Path) -> None:
 def test_values_that_a_step_would_refuse_are_refused_before_the_first_one(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     run = "run: {script: train.py, env: {'A B': x}}"
-    steps = ("command: {argv: [x]}", "sync: {workdir: ../x}", "install: {torch: banana}", run)
+    steps = ("command: {argv: [x]}", "sync: {workdir: ../x}", "install: {torch: banana}", run, "fetch: {paths: [../x]}")
     book = "steps:\n" + "".join(f"- {step}\n" for step in steps)
     (tmp_path / "p.yaml").write_text(book)
     with pytest.raises(UsageError) as refused:
         [*lint(["p.yaml"], environ={}, cwd=tmp_path, variables={})]
-    workdir, version, variables = refused.value.reasons
+    workdir, version, variables, fetched = refused.value.reasons
+    assert fetched == "p.yaml:6:18: fetch.paths ../x: has '..' in it"
     assert workdir == "p.yaml:3:19: sync.workdir ../x: has '..' in it"
     assert version.startswith("p.yaml:4:20: install: torch 'banana' is not a version")
     assert variables == "p.yaml:5:32: run: invalid variables for the ranks; --env A B: not a valid variable name"
