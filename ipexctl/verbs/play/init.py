@@ -150,7 +150,7 @@ def _check_answers(answers: Answers, target: Target, scripts: Mapping[str, bool]
         raise UsageError(f"{shown} is a directory" if path.is_dir() else f"the script {shown} does not exist")
     suggested, why = planning.suggest_script(scripts)
     if answers.script is None and ask is None and not suggested:
-        hint = advise("init", "--yes", next(iter(scripts))) if scripts else _COPY_SCRIPT
+        hint = advise("init", "--yes", max(scripts, key=scripts.__getitem__)) if scripts else _COPY_SCRIPT
         raise UsageError("init needs a script to run", reasons=[why] if why else [], hint=hint)
 
 

@@ -123,6 +123,16 @@ def test_of_several_scripts_the_one_that_trains_is_suggested() -> None:
     assert suggest_script({}) == ("", "")
 
 
+def test_the_command_for_one_of_several_scripts_has_one_that_trains(tmp_path: Path) -> None:
+    for name, text in {"config.py": "", "train_a.py": "loss.backward()", "train_b.py": "loss.backward()"}.items():
+        (tmp_path / name).write_text(text)
+    target = Target(tmp_path / "playbook.yaml", tmp_path / "hostfile")
+    with pytest.raises(UsageError) as refused:
+        next(init(Answers(), HOSTS, None, target, Context(FakeOpener({}), tmp_path, tmp_path), None))
+    assert [*refused.value.reasons] == ["one of train_a.py, train_b.py"]
+    assert "init --yes train_a.py" in str(refused.value)
+
+
 def test_scripts_of_a_directory_with_very_many_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """2,000 files of a megabyte, holes of somebody's archive, were 2 GiB of memory; and texts are not kept."""
     (tmp_path / "test_a.py").write_text("loss.backward()")
