@@ -102,7 +102,7 @@ class HostTree:
             add(key.origin, what, hint="use a key (key=~/.ssh/id_ed25519) or ssh-agent")
         elif foreign and validators.SECRET.search(name):
             return  # a secret of another tool: neither kept nor shown
-        elif foreign and name not in validators.SSH_ARGUMENTS and "\n" in text:
+        elif foreign and is_open and name not in validators.SSH_ARGUMENTS and "\n" in text:
             return  # no hostfile holds it, and no key of ours has several lines
         elif foreign and not (is_open or name.startswith("ansible_")):
             add(key.origin, f"unknown key '{printable(key.text)}'", near=(name, validators.KEYS))
