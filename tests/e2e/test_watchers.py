@@ -35,6 +35,17 @@ def test_the_profile_of_a_detached_run_comes_at_attach(workspace: Workspace, hos
     assert not find_orphans(hosts)
 
 
+def test_a_run_whose_files_are_removed_while_it_goes_on_is_ended_as_lost(workspace: Workspace, hosts: Cluster) -> None:
+    """As by somebody who makes room on the head: the ranks went on, and the command took the run for over."""
+    remove = "if os.environ['RANK'] == '0': shutil.rmtree(os.environ['IPEXCTL_DIR'])"
+    (workspace.path / "gone.py").write_text(f"import os, shutil, time\n{remove}\ntime.sleep(600)\n")
+    result = workspace(*RUN, "--ppn", "1", "gone.py")
+    assert result.code == 6, result
+    assert "its files on node0 were removed while it went on" in result.out
+    assert "0 processes left on 3 hosts" in result.out
+    assert not find_orphans(hosts)
+
+
 def test_logs_gives_a_ranks_bytes_with_nothing_added(workspace: Workspace, hosts: Cluster, tmp_path: Path) -> None:
     assert workspace(*RUN, "--detach", ACTOR, "bytes", LEDGER).code == 0
     other = Workspace(hosts, tmp_path / "other")

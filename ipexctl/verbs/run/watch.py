@@ -172,7 +172,7 @@ class RunWatcher:
                 yield ended
                 return False
             if isinstance(lost, RunRemovedError):
-                if lost.saved or not self.lost_at:
+                if lost.saved or not (self.lost_at or (yield from self._look_for_processes())):
                     raise lost
                 yield self._end_unobserved()
                 return False
@@ -183,12 +183,27 @@ class RunWatcher:
             yield e.HostFailed(Failure(self.head.host.name, Kind.LOST, what, hint, "watch"))
             return True
 
+    def _look_for_processes(self) -> e.Workflow[bool]:
+        """Returns whether processes of a run whose files are gone from its head are running on hosts that answer: then
+        it was not watched to its end."""
+        hosts, run = [each.host for each in self.run_dirs.values()], self.running.run
+
+        def look(link: Link, _: Emit) -> tuple[int, ...]:
+            return run_control.find_leftover_processes(link, self.run_dirs[link.host.name], run)
+
+        looking = run_on_hosts(self.context, hosts, "look for processes", look)
+        running, _ = yield from run_nested(looking, lambda event: not isinstance(event, e.HostFailed))
+        return any(running.values())
+
     def _end_unobserved(self) -> e.RunEnded:
-        """Ends a run whose files went from the head while there was no connection to it."""
-        since = format_time(self.lost_at, "%H:%M:%S")
-        gone = f"{self.head.host.name} has none of its files since the connection was lost at {since}"
-        why = "the host started again with an empty disk, or another command watched the run to its end"
-        self.run_ended = e.RunEnded(self.running.run, "lost", f"{gone}: {why}")
+        """Ends a run whose files went from the head without its end."""
+        head = self.head.host.name
+        why = f"its files on {head} were removed while it went on"
+        if self.lost_at:
+            since = format_time(self.lost_at, "%H:%M:%S")
+            gone = f"{head} has none of its files since the connection was lost at {since}"
+            why = f"{gone}: the host started again with an empty disk, or another command watched the run to its end"
+        self.run_ended = e.RunEnded(self.running.run, "lost", why)
         return self.run_ended
 
     @property

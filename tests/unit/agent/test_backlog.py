@@ -12,7 +12,7 @@ from ipexctl.act.run_control import BACK, LOST, REMOVED, OutputFrame
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
-from ipexctl.model.events import Event, Message
+from ipexctl.model.events import Event, Message, Workflow
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Running
 from ipexctl.protocol import frames, journal
@@ -26,6 +26,11 @@ class Scripted(RunWatcher):
     """Reads these frames; None is a Ctrl-C just before the next, long after the last one, "again" one at once."""
 
     script: tuple[OutputFrame | str | None, ...] = ()
+    running_still = False
+
+    def _look_for_processes(self) -> Workflow[bool]:
+        yield from ()
+        return self.running_still
 
     def _read_frames(self, *, once: bool = False, samples: bool = True) -> Generator[OutputFrame | None, None, None]:
         for frame in self.script:
@@ -87,6 +92,16 @@ def test_a_run_whose_files_another_command_removed_is_over(tmp_path: Path) -> No
     watcher, _, detached = watch(tmp_path, OVER, removed)
     assert watcher.run_ended is not None
     assert (watcher.run_ended.reason, detached) == ("done", False)
+
+
+def test_a_run_whose_files_were_removed_while_its_ranks_are_running_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Scripted, "running_still", True)
+    watcher, events, detached = watch(tmp_path, *REST, OutputFrame(REMOVED))
+    assert watcher.run_ended is events[-1]
+    assert (watcher.run_ended.reason, detached) == ("lost", False)
+    assert watcher.run_ended.detail == "its files on node0 were removed while it went on"
 
 
 def test_a_run_whose_files_went_with_the_connection_is_lost(tmp_path: Path) -> None:
