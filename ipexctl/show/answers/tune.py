@@ -19,7 +19,8 @@ _MOST = 15  # launches that have a line in the end
 
 def format_answer(value: TuneAnswer) -> list[RenderableType]:
     took, budget = (phrases.format_duration(seconds) for seconds in (value.seconds, value.budget))
-    used = f"{pluralize(value.tried, 'run')} in {took} of {budget}; × the default, {value.metric}"
+    measured = f"; × the default, {value.metric}" if value.metric else ""
+    used = f"{pluralize(value.tried, 'run')} in {took} of {budget}{measured}"
     items: list[RenderableType] = [AtWidth(draw_launches, value.launches), text((used, QUIET))]
     items.append(outcome(True, value.verdict) if value.recommended else Line(text(value.verdict), 2))
     if value.playbook:

@@ -21,14 +21,14 @@ from ipexctl.model.answers.plan import DryRun
 from ipexctl.model.answers.play import CommandAnswer, CommandOutput, FailedCommand, PlayAnswer, PlayedStep
 from ipexctl.model.answers.saved import CompareAnswer, ReportAnswer, RunDifference, RunsAnswer
 from ipexctl.model.answers.tools import AccelerateAnswer
-from ipexctl.model.answers.tune import TriedLaunch
+from ipexctl.model.answers.tune import TriedLaunch, TuneAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, advise
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
 from ipexctl.model.reports import Diagnosis, Finding, LostOutput, OutOfMemory, RankOutcome, SeparateWorlds
 from ipexctl.show import screens, typeset
 from ipexctl.show.answers.play import format_recap
-from ipexctl.show.answers.tune import draw_launches
+from ipexctl.show.answers.tune import draw_launches, format_answer
 from ipexctl.show.pending_failures import select_unexplained
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.run_screen import _draw_ranks
@@ -508,6 +508,11 @@ def test_long_texts_and_many_columns_of_somebody_elses_record_take_no_time() -> 
     assert drawn(typeset.format_hint("ab " * (1 << 18)), 80).count("ab") == 1 << 18
     assert len(drawn(screens.format_answer(UnknownAnswer({"x": [{f"k{n}": n} for n in range(5000)]})), 80)) > 5000
     assert watch.read() < 4
+
+
+def test_a_study_without_a_measurement_names_no_figure() -> None:
+    answer = TuneAnswer("t.py", "", (), None, 0, 0.0, 0.0, False, "no other launch was tried", 1, 3.0, 300.0)
+    assert str(format_answer(answer)[1]) == "1 run in 3.0 s of 5 m 00 s"
 
 
 def test_answers_of_somebody_elses_record_neither_fail_nor_steer_the_terminal() -> None:
