@@ -338,7 +338,10 @@ def test_an_install_that_a_known_error_advises_keeps_the_torch_of_the_hosts(site
         first = site.succeed(index)
         index.wheels.append(wheels.torch("2.9.0"))
         site.inventory = Inventory((site.inventory["node0"],))  # they are alike
-        commands, groups = {}, {"least": "1.0", **dict.fromkeys(("module", "need", "package"), "plain")}
+        commands, groups = (
+            {},
+            {"least": "1.0", "torch": "2.8.0", **dict.fromkeys(("module", "need", "package"), "plain")},
+        )
         for known in ERRORS:
             command = make_diagnosis(ErrorMatch(known, groups), "node0").command
             if isinstance(command, Hint) and command.words[0] == "install":
