@@ -241,20 +241,18 @@ def _build_leading(run: str, runtimes: Mapping[str, HostRuntime], nodes: Sequenc
         env["LD_LIBRARY_PATH"] = ":".join(runtime.library_path)
     counts = [(node.label, len(node.ranks)) for node in nodes]
     line = LaunchLine(runtime.mpiexec, f"{head.directory}/{paths.SHIM}", head.interface.name, counts)
-    words = (*_list_ipv6_options(nodes[0].host, head, dialect), *dialect.build_arguments(line))
+    _check_family(nodes[0].host, head, dialect)
+    words = (*dialect.list_family_options(head.interface.address), *dialect.build_arguments(line))
     return Leading((runtime.mpiexec, *words), {**env, **nodes[0].proxy_env, **ports.launcher})
 
 
-def _list_ipv6_options(host: str, head: HostRuntime, dialect: MpiDialect) -> tuple[str, ...]:
+def _check_family(host: str, head: HostRuntime, dialect: MpiDialect) -> None:
     """Raises `UsageError` (exit 4) where the launcher needs an IPv4 address and the head has none on its interface."""
     name, address = head.interface.name, head.interface.address
-    if ":" not in address:
-        return ()
-    others = (other for each in head.facts.interfaces if each.name == name for other in each.addresses)
-    if dialect.ipv6_options is None and all(":" in other for other in others):
+    addresses = [address, *(word for each in head.facts.interfaces if each.name == name for word in each.addresses)]
+    if dialect.ipv6_options is None and all(":" in word for word in addresses):
         what = f"{dialect.title} needs an IPv4 address, and {host} has {address} alone on {name}"
         raise UsageError(what, hint=advise("install", "--mpi", "impi"), exit=Exit.STEP, code="ipv6")
-    return dialect.ipv6_options or ()
 
 
 def _plan_node(

@@ -55,9 +55,8 @@ def write_launch(launch: Launch, form: str, template: str) -> str:
     }
     secrets = sorted({name for node in launch.nodes for name, setting in node.env.items() if setting.secret})
     dialect = get_dialect(launch.dialect, launch.mpi_version)
-    options = dialect.write_shell_options(launch.head.interface, secrets)
-    if ":" in launch.head.address and dialect.ipv6_options:
-        options = (dialect.ipv6_options, *options)
+    family = dialect.list_family_options(launch.head.address)
+    options = [*([family] if family else []), *dialect.write_shell_options(launch.head.interface, secrets)]
     module = environment.from_string(template).make_module(
         {
             "launch": launch,

@@ -33,7 +33,7 @@ class Repair(Record):
 
 
 class EnvFault(Record):
-    """Why a run refuses an environment; ``what`` is more of it."""
+    """Why a run refuses an environment. ``what``: the sentence about the host or its end; of a foreign one the path."""
 
     kind: Literal["untrusted", "busy", "absent", "partial", "foreign", "changed"]
     what: str = ""

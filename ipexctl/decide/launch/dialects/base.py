@@ -76,6 +76,10 @@ class MpiDialect(ABC):
     names_providers: bool  # whether its library must be told where libfabric's providers lie
     ipv6_options: tuple[str, ...] | None  # of its launcher, where hosts have IPv6 addresses; None: it needs IPv4
 
+    def list_family_options(self, address: str) -> tuple[str, ...]:
+        """Returns the launcher's options for hosts that are reached by an address of this family."""
+        return (self.ipv6_options or ()) if ":" in address else ()
+
     @abstractmethod
     def build_arguments(self, line: LaunchLine) -> tuple[str, ...]:
         """Returns the words that start all ranks, in rank order, without the program."""
