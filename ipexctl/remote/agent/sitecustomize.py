@@ -271,8 +271,9 @@ class Hooks(names.ModuleHooks):
             os.close(fd)
             return
         faulthandler.enable(fd)
-        faulthandler.register(names.STACKS_SIGNAL, fd, all_threads=True, chain=False)
         names.quietly(take_signals_in_thread)(fd)  # there may be no more threads: the program's own gets it then
+        # The last: who asks looks for this one first, and would have interrupted the program's own thread.
+        faulthandler.register(names.STACKS_SIGNAL, fd, all_threads=True, chain=False)
 
     @names.quietly
     def record_libraries(self) -> None:

@@ -149,15 +149,17 @@ def ask(directory: Path, script: str, awaited: str) -> list[str]:
         try:
             wrapper = procs.find_process(os.getpid())
             assert wrapper
-            spec = SPEC._replace(timings=SPEC.timings._replace(stacks=30.0, node_lease=600.0))
+            spec = SPEC._replace(timings=SPEC.timings._replace(stacks=10.0, node_lease=600.0))
             lines: list[str] = []
+            seen: list[object] = []
 
             def answers() -> bool:
-                asked = collect_stacks(str(directory), {0: wrapper}, spec, time.monotonic())
+                asked = list(collect_stacks(str(directory), {0: wrapper}, spec, time.monotonic()))
+                seen.append((time.monotonic(), rank.poll(), asked))
                 lines[:] = [line for stack in asked if stack.pid == rank.pid for line in stack.text.splitlines()]
                 return any(line.startswith(awaited) for line in lines)
 
-            wait(answers)
+            wait(answers, otherwise=lambda: f"{len(seen)} looks, the last ones: {seen[-3:]}")
             return lines
         finally:
             rank.kill()
