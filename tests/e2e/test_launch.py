@@ -23,12 +23,12 @@ def places(workspace: Workspace, result: CommandResult) -> list[dict[str, Any]]:
 def test_a_project_behind_a_link_is_at_the_same_place_for_sync_and_for_run(workspace: Workspace) -> None:
     """The plan, and a run without a sync, name the directory as sync did: by the link, not by what it leads to."""
     (workspace.path / "proj-v2").mkdir()
-    (workspace.path / "proj-v2" / "say.py").write_text("import os; print('in', os.getcwd())\n")
+    (workspace.path / "proj-v2" / "say.py").write_text("import os; print('in', os.getcwd(), 'as', os.environ['PWD'])\n")
     (workspace.path / "proj").symlink_to("proj-v2")
     assert workspace("sync", "proj/say.py").code == 0
     place = find_place(workspace.path / "proj")
     result = workspace.succeed(*RUN, "--no-sync", "--ppn", "1", "proj/say.py")
-    assert f"in {place}\n" in result.out
+    assert f"in {place} as {place}\n" in result.out
     assert f"in {place}," in workspace(*RUN, "--dry-run", "proj/say.py").out
 
 

@@ -104,11 +104,14 @@ class Workspace:
         self, words: Sequence[str | Path], env: Mapping[str, str], timeout: float
     ) -> subprocess.CompletedProcess[bytes]:
         whole = {**self.env, **env}
-        if can_fork(whole):
-            return run_forked(self.cluster.network, [*map(str, words)], whole, self.path, timeout)
-        return subprocess.run(
-            self.words(*words), env=whole, cwd=self.path, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout
-        )
+        asked: dict[str, Any] = {"env": whole, "cwd": self.path, "timeout": timeout}
+        try:
+            if can_fork(whole):
+                return run_forked(self.cluster.network, [*map(str, words)], **asked)
+            return subprocess.run(self.words(*words), stdin=subprocess.DEVNULL, capture_output=True, **asked)
+        except subprocess.TimeoutExpired as late:
+            printed = b"".join(filter(None, (late.stdout, late.stderr))).decode("utf-8", "replace")
+            raise AssertionError(f"{[*words]} still going on after {timeout} s:\n{printed}") from None
 
     def succeed(self, *words: str | Path, timeout: float = 120.0, **env: str) -> CommandResult:
         """Runs a command that must end with 0."""

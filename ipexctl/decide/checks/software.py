@@ -1,7 +1,7 @@
 """Checks of installed and installable software: Pythons, libraries, the stack, MPI."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
 from ipexctl.decide.launch.dialects import identify_dialect
@@ -99,31 +99,34 @@ def check_allocators(cluster: Cluster) -> Iterator[CheckHit]:
 
 
 def check_pythons(cluster: Cluster) -> Iterator[CheckHit]:
-    """No interpreter that IPEX exists for, or none that all hosts have."""
+    """No interpreter that IPEX or plain torch exists for, or none that all hosts have."""
     known = {minor for release in cluster.table.releases if release.ipex for minor in release.pythons}
     plain_torch = {minor for release in cluster.table.releases for minor in release.torch_pythons}
-    ordered = sorted(known, key=parse_version)
-    needed = f"it exists for {ordered[0]} to {ordered[-1]}" if ordered else "it exists for none"
     fit: dict[str, set[str]] = {}
     markers = (fact.installed.marker for fact in cluster.facts.values() if fact.installed)
     version = next((marker.python for marker in markers if marker), "3.11")
     for host, fact in cluster.facts.items():
         minors = {get_minor_version(python.version) for python in fact.pythons if python.usable and python.version}
-        if minors & known:
-            fit[host] = minors & known
-        elif fact.pythons or (cluster.live and not fact.unread):
-            usable = minors & plain_torch
+        if minors & (known | plain_torch):
+            fit[host] = minors & (known | plain_torch)
+        if not minors & known and (fact.pythons or (cluster.live and not fact.unread)):
             words = ((python.usable and python.version) or f"{python.path}: {python.why}" for python in fact.pythons)
             found = ", ".join(dict.fromkeys(words)) or "none found"
-            native = "; plain torch works (--track native)" if usable else ""
+            native = "; plain torch works (--track native)" if host in fit else ""
+            needed = _describe_range("IPEX", known) if host in fit else _describe_range("torch", known | plain_torch)
             values = {"needed": needed, "version": version}
-            yield CheckHit("PY001", host, values, found + native, "warning" if usable else None)
+            yield CheckHit("PY001", host, values, found + native, "warning" if host in fit else None)
     if len(fit) < 2 or set.intersection(*fit.values()):
         return
     usual = find_majority({host: max(minors, key=parse_version) for host, minors in fit.items()})
     for host, minors in fit.items():
         if usual not in minors:
             yield CheckHit("PY002", host, {"found": ", ".join(sorted(minors, key=parse_version)), "version": usual})
+
+
+def _describe_range(name: str, minors: Iterable[str]) -> str:
+    ordered = sorted(minors, key=parse_version)
+    return f"{name} (it exists for {ordered[0]} to {ordered[-1]})" if ordered else name
 
 
 def check_installed_stack(cluster: Cluster) -> Iterator[CheckHit]:

@@ -219,6 +219,7 @@ def _build_environment(directory: str, spec: "RunSpec", place: "RankSpec", rank:
     names = {name: value for name, value in os.environ.items() if name.startswith(launcher) and not outer}
     names.update(spec.env)
     names.update(place.env)
+    names.setdefault("PWD", spec.workdir)  # as of a shell that has gone there: scripts read it
     if independent:
         names.update({paths.INSTANCE_ENV: str(rank), paths.INSTANCES_ENV: str(spec.size)})
     elif not outer:

@@ -473,6 +473,14 @@ def test_a_host_with_jemalloc_or_with_unknown_libraries_does_not_lack_an_allocat
 def test_hosts_without_a_common_python_are_found() -> None:
     other = {"pythons": (Python("/usr/bin/python3.12", "3.12.1"),)}
     assert one("PY002", result({}, {}, other)).hosts == ("c",)
+    newer = {"pythons": (Python("/usr/bin/python3.14", "3.14.1"),)}  # of plain torch
+    assert one("PY002", result({}, {}, newer)).hosts == ("c",)
+    assert one("PY001", result({}, {}, newer)).title.startswith("has no Python for IPEX (it exists for 3.")
+
+
+def test_a_host_without_any_python_for_torch_does_not_hear_of_ipex_alone() -> None:
+    title = one("PY001", result({"pythons": ()})).title
+    assert re.fullmatch(r"has no Python for torch \(it exists for 3\.6 to 3\.1[4-9]\)", title)
 
 
 def test_entries_that_are_one_machine_are_both_named_and_refused() -> None:
