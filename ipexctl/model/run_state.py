@@ -65,8 +65,8 @@ class Series:
 
 @dataclass(slots=True)
 class OutputLog:
-    """What one rank wrote, within ``limit`` bytes: a quarter for its beginning, three quarters for its end. Pieces are
-    whole lines with the time at which they ended; ``omitted`` counts the bytes left out between."""
+    """What one rank wrote, within ``limit`` bytes with what lines cost: a quarter for its beginning, three quarters for
+    its end. Pieces are whole lines with the time at which they ended; ``omitted`` counts the bytes left out between."""
 
     limit: int
     head: list[tuple[float, e.Stream, bytes]] = field(default_factory=list)

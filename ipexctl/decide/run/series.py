@@ -66,18 +66,29 @@ def find_stragglers(paces: Sequence[tuple[int, float]]) -> dict[int, float]:
     return {rank: pace / middle for rank, pace in paces if middle > 0 and pace < SLOW_SHARE * middle}
 
 
+_LINE_COST = 32  # bytes of the limit that a line takes beside its own: in a page, and in what that is made of
+
+
+def _measure(text: bytes) -> int:
+    return len(text) + text.count(b"\n") * _LINE_COST
+
+
 def add_lines(log: OutputLog, at: float, stream: Stream, text: bytes) -> None:
     """Adds whole lines that ended at this moment."""
     quarter, room = log.limit // 4, log.limit * 3 // 4
     if log.head_size < quarter and not log.tail:
-        log.head.append((at, stream, text[:quarter]))
-        log.head_size += len(text)
-        log.omitted += max(len(text) - quarter, 0)
+        kept, most = text[:quarter], quarter // _LINE_COST
+        kept = kept[: len(kept) - sum(map(len, kept.split(b"\n", most)[most:]))]
+        log.head.append((at, stream, kept))
+        log.head_size += _measure(text)
+        log.omitted += len(text) - len(kept)
         return
-    log.tail.append((at, stream, text[-room:]))
-    log.omitted += max(len(text) - room, 0)
-    log.tail_size += min(len(text), room)
+    most = room // _LINE_COST + 1
+    kept = b"\n".join(text[-room:].rsplit(b"\n", most)[-most:])
+    log.tail.append((at, stream, kept))
+    log.omitted += len(text) - len(kept)
+    log.tail_size += _measure(kept)
     while log.tail_size > room and len(log.tail) > 1:
-        dropped = len(log.tail.popleft()[2])
-        log.tail_size -= dropped
-        log.omitted += dropped
+        dropped = log.tail.popleft()[2]
+        log.tail_size -= _measure(dropped)
+        log.omitted += len(dropped)

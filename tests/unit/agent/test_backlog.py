@@ -12,7 +12,7 @@ from ipexctl.act.run_control import BACK, LOST, REMOVED, OutputFrame
 from ipexctl.act.run_dir import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
-from ipexctl.model.events import Event, Message, Workflow
+from ipexctl.model.events import Event, Message, RunEnded, Workflow
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Running
 from ipexctl.protocol import frames, journal
@@ -75,7 +75,8 @@ def test_the_second_ctrl_c_leaves_the_rest_on_the_head_and_is_130(tmp_path: Path
     watcher, events, detached = watch(tmp_path, OVER, None, *REST, None, *REST, OutputFrame(frames.END))
     assert detached, "or the directory with the rest would be removed"
     assert (watcher.run_ended, int(watcher.exit)) == (None, 130)
-    assert "ipexctl attach r1" in str(events[-1])
+    assert "ipexctl attach r1" in str(events[-2])
+    assert isinstance(events[-1], RunEnded), "or the command would end with: run r1 goes on"
 
 
 def test_a_storm_of_ctrl_c_is_one(tmp_path: Path) -> None:

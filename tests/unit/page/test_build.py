@@ -373,3 +373,10 @@ def test_of_too_much_output_the_beginning_and_the_end_are_kept_and_the_rest_is_c
     assert (log.lines[0].text, log.lines[-1].text) == ("00000000", "00009999")
     assert len(log.lines) * 9 + log.omitted == 9_000_000
     assert int(log.lines[log.gap].text) - int(log.lines[log.gap - 1].text) > 1
+
+
+def test_empty_lines_take_no_more_of_a_page_than_others() -> None:
+    """Each was an object, and 5 MiB of them 700 MiB and 20 s at the end of a run."""
+    log = read_log(*[(number / 1000, "out", b"\n" * (1 << 20)) for number in range(12)])
+    assert 200_000 < len(log.lines) < 300_000
+    assert len(log.lines) + log.omitted == 12 << 20
