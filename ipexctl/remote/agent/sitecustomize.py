@@ -124,6 +124,9 @@ class Hooks(names.ModuleHooks):
     def note_exit(self, error: "Any") -> None:
         """Notes how and where the script ends, as its process may be killed before it has. What it handled then, and
         may have written into a file of its own, is why it fails; but 2 is the status of refused arguments."""
+        threading: "Any" = sys.modules.get("threading")
+        if threading and threading.current_thread() is not threading.main_thread():
+            return  # it ends its thread alone
         code, cause = error.code, error.__context__
         end: "Any" = {"exit_line": error.line, "status": 1}  # as Python does with words
         if code is None or isinstance(code, int):
@@ -177,9 +180,10 @@ class Hooks(names.ModuleHooks):
         before = module.excepthook  # not of the oldest Python
 
         def note(args: "Any") -> None:
-            if args.exc_type is not SystemExit:
-                thread = getattr(args.thread, "name", "a thread")
-                self.record_error(names.THREAD_ERROR, args.exc_type, args.exc_value, args.exc_traceback, thread=thread)
+            if issubclass(args.exc_type, SystemExit):
+                return  # as Python itself, which knows no class of `hook_exit`
+            thread = getattr(args.thread, "name", "a thread")
+            self.record_error(names.THREAD_ERROR, args.exc_type, args.exc_value, args.exc_traceback, thread=thread)
             before(args)
 
         module.excepthook = note

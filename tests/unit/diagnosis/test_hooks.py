@@ -220,6 +220,17 @@ def test_an_exit_of_a_keyboard_is_kept_as_that_of_sys(tmp_path: Path, name: str)
     assert (record["status"], record["exit_line"]) == (3, f"{tmp_path}/rank.py:8")
 
 
+@pytest.mark.parametrize(
+    "start", ["threading.Thread(target=sys.exit, args=(3,)).start()", "_thread.start_new_thread(sys.exit, (3,))"]
+)
+def test_an_exit_of_a_thread_is_no_more_than_its_end(tmp_path: Path, start: str) -> None:
+    """Python writes nothing of it; ours was written like an exception, or kept as the end of the script."""
+    script = f"import _thread, sys, time, threading\nimport torch.distributed\n{start}\ntime.sleep(0.5)\n"
+    done = run_with_hooks(tmp_path, script, leads=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list(tmp_path.glob("run/ranks/*.error"))
+
+
 def test_an_exit_is_kept_whoever_collects_at_the_end(tmp_path: Path) -> None:
     """torch.compile prints its times then, by a table of tabulate where that is installed."""
     collects = "import atexit, gc\natexit.register(lambda: gc.collect())\n"
