@@ -25,7 +25,7 @@ from importlib import resources
 from pathlib import Path
 
 from ipexctl.model.errors import Exit, UsageError, advise
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import Record, convert_json
 from ipexctl.model.text import printable
 from ipexctl.store.private_files import (
     claim_private_directory,
@@ -149,7 +149,7 @@ def load_lab(directory: Path) -> Lab | None:
     record = directory / "lab.json"
     try:
         value = json.loads(read_regular_file(record, _RECORD_LIMIT, own=True))
-        servers = tuple(Server(**server) for server in value.pop("servers"))
+        servers = convert_json(tuple[Server, ...], value.pop("servers"))
         return Lab(directory, tuple(value.pop("names")), servers=servers, **value)
     except FileNotFoundError:
         return None

@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,17 @@ def test_a_record_that_cannot_be_read_is_an_error_and_a_missing_one_is_no_lab(tm
     os.mkfifo(tmp_path / "lab.json")
     with pytest.raises(UsageError, match="not a regular file"):
         act.load_lab(tmp_path)
+
+
+def test_a_server_without_a_start_time_is_none(tmp_path: Path) -> None:
+    """No process with the id -1 has a start time: the server "ran", and `lab down` ended every process of the user."""
+    act.save_lab(replace(lab(tmp_path), servers=(act.Server("lab0", 1, -1, 0),)))
+    record = (tmp_path / "lab.json").read_text()
+    for old, new in [('"started": 0', '"started": null'), ('"pid": -1', '"pid": "self"')]:
+        assert old in record
+        write_private_file(tmp_path / "lab.json", record.replace(old, new).encode())
+        with pytest.raises(UsageError, match="cannot be read"):
+            act.load_lab(tmp_path)
 
 
 def test_files_outside_of_the_lab_are_no_host_s(tmp_path: Path) -> None:
