@@ -77,8 +77,10 @@ def list_forms(value: str) -> set[bytes]:
     quoted |= {re.sub(each, lambda sign: f"\\u{ord(sign[0]):04x}", text) for each in signs for text in inner}
     marked = html.escape(value)
     quoted |= {marked, html.escape(value, quote=False), marked.replace("&quot;", "&#34;").replace("&#x27;", "&#39;")}
-    texts = {repr(value)[1:-1], repr(raw)[2:-1], ascii(value)[1:-1], shlex.quote(value).strip("'"), raw.hex(),
-             raw.hex().upper(), *quoted}  # fmt: skip
+    both = f'{value}"'  # in a text with both quotes another one is escaped
+    texts = {repr(value)[1:-1], repr(both)[1:-2], repr(raw)[2:-1], repr(both.encode(errors="surrogateescape"))[2:-2],
+             ascii(value)[1:-1], ascii(both)[1:-2], shlex.quote(value).strip("'"), raw.hex(), raw.hex().upper(),
+             *quoted}  # fmt: skip
     lines = (*raw.splitlines(), *encodebytes(raw).splitlines())
     forms = {raw, *lines, *(text.encode("utf-8", "surrogateescape") for text in texts)}
     for encode in (b64encode, urlsafe_b64encode):

@@ -181,6 +181,9 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
     "repr": repr,
     "ascii": ascii,
     "repr of bytes": lambda text: repr(text.encode()),
+    "repr of a text with both quotes": lambda text: repr(f'{text}"')[1:-2],
+    "ascii of a text with both quotes": lambda text: ascii(f'{text}"')[1:-2],
+    "repr of bytes with both quotes": lambda text: repr(f'{text}"'.encode())[2:-2],
     "url": quote,
     "url, all": lambda text: quote(text, safe="").lower() if text.islower() else quote(text, safe=""),
     "form": quote_plus,
@@ -196,7 +199,7 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("name", ENCODINGS)
-@pytest.mark.parametrize("secret", [SECRET, ODD])
+@pytest.mark.parametrize("secret", [SECRET, ODD, r"it's a\s3cr3t"])
 def test_values_are_masked_in_every_encoding(name: str, secret: str, kept: bool, tmp_path: Path) -> None:
     masker = keep(tmp_path, secret) if kept else make_masker(secret)
     encoded = ENCODINGS[name](secret)
