@@ -124,9 +124,6 @@ class Hooks(names.ModuleHooks):
     def note_exit(self, error: "Any") -> None:
         """Notes how and where the script ends, as its process may be killed before it has. What it handled then, and
         may have written into a file of its own, is why it fails; but 2 is the status of refused arguments."""
-        threading: "Any" = sys.modules.get("threading")
-        if threading and threading.current_thread() is not threading.main_thread():
-            return  # it ends its thread alone
         code, cause = error.code, error.__context__
         end: "Any" = {"exit_line": error.line, "status": 1}  # as Python does with words
         if code is None or isinstance(code, int):
@@ -148,7 +145,7 @@ class Hooks(names.ModuleHooks):
     def hook_exit(self) -> None:
         """Has ``sys.exit(3)`` noted, for which Python calls no hook: its exception dies outside of all frames
         where nobody has caught it."""
-        note_exit = self.note_exit
+        note_exit, own = self.note_exit, sys.exit
         find_call = names.quietly(lambda: __import__("_ipexctl_worlds").find_call())
 
         class ScriptExit(SystemExit):
@@ -161,9 +158,17 @@ class Hooks(names.ModuleHooks):
             def __reduce__(self) -> "Any":
                 return SystemExit, self.args
 
-        def exit(status: "Any" = None) -> "Any":
-            error = ScriptExit(status)
-            error.line = find_call() or ""
+        def exit(*status: "Any") -> "Any":
+            error: "Any" = None
+            try:
+                own(*status)  # which takes a tuple apart, and an exception as it is
+            except SystemExit as raised:
+                error = raised
+            threading: "Any" = sys.modules.get("threading")
+            in_thread = threading and threading.get_ident() != threading.main_thread().ident
+            if type(error) is SystemExit and not in_thread:  # there it is no more than the end of the thread
+                error = ScriptExit(*error.args)
+                error.line = find_call() or ""
             try:
                 raise error
             finally:
@@ -180,10 +185,9 @@ class Hooks(names.ModuleHooks):
         before = module.excepthook  # not of the oldest Python
 
         def note(args: "Any") -> None:
-            if issubclass(args.exc_type, SystemExit):
-                return  # as Python itself, which knows no class of `hook_exit`
-            thread = getattr(args.thread, "name", "a thread")
-            self.record_error(names.THREAD_ERROR, args.exc_type, args.exc_value, args.exc_traceback, thread=thread)
+            if args.exc_type is not SystemExit:
+                thread = getattr(args.thread, "name", "a thread")
+                self.record_error(names.THREAD_ERROR, args.exc_type, args.exc_value, args.exc_traceback, thread=thread)
             before(args)
 
         module.excepthook = note

@@ -231,6 +231,40 @@ def test_an_exit_of_a_thread_is_no_more_than_its_end(tmp_path: Path, start: str)
     assert not list(tmp_path.glob("run/ranks/*.error"))
 
 
+EXITS_AGAIN = """
+import sys
+import torch.distributed
+try:
+    {}
+except SystemExit as caught:
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "code"),
+    [
+        ("sys.exit(0)", "sys.exit(caught)", 0),
+        ("sys.exit(7)", "sys.exit(caught)", 7),
+        ("sys.exit()", "sys.exit(caught)", 0),
+        ("raise SystemExit(7)", "sys.exit(caught)", 7),
+        ("raise type('Own', (SystemExit,), {})(7)", "sys.exit(caught)", 7),
+        ("sys.exit((7,))", "raise", 7),
+        ("sys.exit((7, 8))", "raise", 1),
+        ("sys.exit('no')", "sys.exit(caught.code)", 1),
+        ("sys.exit(ValueError('no'))", "sys.exit(caught)", 1),
+    ],
+)
+def test_an_exit_is_as_without_hooks(tmp_path: Path, first: str, again: str, code: int) -> None:
+    """What was caught and given to ``sys.exit`` again was a value that is no status, and a failure."""
+    script = EXITS_AGAIN.format(first, again)
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain/rank.py").write_text(script.replace("import torch.distributed\n", ""))
+    plain = subprocess.run([sys.executable, tmp_path / "plain/rank.py"], capture_output=True, text=True)
+    done = run_with_hooks(tmp_path / "ours", script, leads=True)
+    assert (done.returncode, done.stderr) == (plain.returncode, plain.stderr) == (code, done.stderr)
+
+
 def test_an_exit_is_kept_whoever_collects_at_the_end(tmp_path: Path) -> None:
     """torch.compile prints its times then, by a table of tabulate where that is installed."""
     collects = "import atexit, gc\natexit.register(lambda: gc.collect())\n"
