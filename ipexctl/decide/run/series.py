@@ -77,8 +77,9 @@ def add_lines(log: OutputLog, at: float, stream: Stream, text: bytes) -> None:
     """Adds whole lines that ended at this moment."""
     quarter, room = log.limit // 4, log.limit * 3 // 4
     if log.head_size < quarter and not log.tail:
-        kept, most = text[:quarter], quarter // _LINE_COST
-        kept = kept[: len(kept) - sum(map(len, kept.split(b"\n", most)[most:]))]
+        most = quarter // _LINE_COST
+        lines = text[:quarter].split(b"\n", most)
+        kept = b"\n".join([*lines[:most], b""] if len(lines) > most else lines)
         log.head.append((at, stream, kept))
         log.head_size += _measure(text)
         log.omitted += len(text) - len(kept)
