@@ -298,7 +298,8 @@ class RunWatcher:
                 yield from self.report_unready(journal)
                 up = journal.launched and (not self.ready or len(journal.ready) == len(self.running.hosts))
                 if self._is_leaving or (self.detach and (up or journal.waiting)):
-                    yield from filter(None, [journal.over])  # else the run would be left as one that goes on
+                    if journal.over:  # else the run would be left as one that goes on
+                        yield journal.over
                     return True
         return False
 
