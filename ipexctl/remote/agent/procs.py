@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from typing import Dict, Iterable, List, NamedTuple, Optional, Set
+from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from ipexctl.protocol import paths
 
@@ -105,6 +105,18 @@ def list_processes() -> "Dict[int, Process]":
     """Returns all processes of this host (of this process-number namespace), by id."""
     processes = (find_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {process.pid: process for process in processes if process}
+
+
+def list_killed_children() -> "Dict[int, List[Tuple[int, int]]]":
+    """Returns the id and the signal (proc(5): stat, exit_code) of each process that a signal has ended and whose parent
+    has not waited for it yet, by the parent's id. SIGTERM, by which parents end their own, is none."""
+    killed: Dict[int, List[Tuple[int, int]]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        text = read_file("/proc/%s/stat" % name)
+        words = text[text.rfind(b")") + 2 :].split()
+        if words[:1] == [b"Z"] and int(words[49]) & 0x7F not in (0, signal.SIGTERM):
+            killed.setdefault(int(words[1]), []).append((int(name), int(words[49]) & 0x7F))
+    return killed
 
 
 def list_shared_memory(pid: int) -> "Set[str]":

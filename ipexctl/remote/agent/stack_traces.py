@@ -62,17 +62,22 @@ def collect_stacks(
         collectives = _collect_answers(before, grouped, patience, min(limit, time.monotonic() + patience))
         for path, text in _ask_for_stacks(before, asked, patience, until).items():
             texts[asked.pop(path)] = collectives.get(path, "") + text
+    killed = procs.list_killed_children()
     for rank, pid, path in todo:
-        text = texts.get(pid, "") + _read_errors(path, pid)
+        text = texts.get(pid, "") + _read_errors(path, pid, killed.get(pid, [])[:PROCESS_LIMIT])
         state = all_now[pid].state if procs.find_process(pid) else "X"  # before it was asked, which wakes it
         state = hooks.OVER if state in "RS" and _is_python_over(pid) else state
         wchan = procs.read_file("/proc/%d/wchan" % pid).decode("utf-8", "replace").strip()  # 0: it does not wait
         yield RankStack(rank, spec.host, pid, state, "" if wchan == "0" else wchan, text, time.time())
 
 
-def _read_errors(path: str, pid: int) -> str:
-    """Returns a line for each uncaught exception of a living process: in its main thread, in another one."""
+def _read_errors(path: str, pid: int, killed: "List[Tuple[int, int]]") -> str:
+    """Returns a line for each uncaught exception of a living process: in its main thread, in another one; and for each
+    of its ``killed`` children, whose work, as by a queue, others of it may wait for, for ever."""
     lines = ""
+    for child, number in killed:
+        error = {"error": "ChildProcessError: killed by signal %d" % number, "thread": "process %d" % child}
+        lines += "\n%s%s\n" % (hooks.RAISED, json.dumps(error))
     for ending in (hooks.ERROR, hooks.THREAD_ERROR):
         with suppress(OSError, ValueError):
             record = files.read_json("/", "%s.%d%s" % (path[: -len(hooks.STACKS)], pid, ending), files.RANK_LIMIT)

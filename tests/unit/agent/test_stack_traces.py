@@ -257,9 +257,22 @@ ended.join()
 """
 
 
+QUEUE = """
+import multiprocessing, os, signal
+forked = multiprocessing.get_context("fork")
+ended, killed = (forked.Process(target=time.sleep, args=(1000,)) for _ in range(2))
+ended.start()
+killed.start()
+ended.terminate()
+killed.kill()
+forked.Queue().get()
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "error", "line", "word"),
     [
+        (QUEUE, "ChildProcessError: killed by signal 9", "", "process "),
         (f"{KILLED}time.sleep(1000)\n", "ChildProcessError: killed by signal 9", "", "reader"),
         (f"{THREAD}time.sleep(1000)\n", "ValueError: the producer is broken", "rank.py:5", "Thread-1 (producer)"),
         (RAISES, "ValueError: the end", "rank.py:5", ""),
@@ -272,8 +285,8 @@ def test_an_exception_of_a_process_that_lives_on_comes_with_its_stacks(
     [record] = [line for line in ask(tmp_path, script, RAISED) if line.startswith(RAISED)]
     report = json.loads(record.removeprefix(RAISED))
     assert report["error"] == error
-    assert line.rpartition(":")[0] in report["traceback"]
-    assert word in (report.get("thread", ""), *report)
+    assert line.rpartition(":")[0] in report.get("traceback", "")
+    assert word in " ".join((report.get("thread", ""), *report))
     assert "argv" not in report, "it may hold what is nobody's business"
 
 
