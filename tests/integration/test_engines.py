@@ -102,9 +102,11 @@ def test_ranks_see_what_the_plan_says_and_nothing_else(start: Start, tmp_path: P
             "LOCAL_RANK",
             "LOCAL_WORLD_SIZE",
             "MASTER_PORT",
+            "PWD",
             "PYTHONPATH",
             "TORCHELASTIC_ERROR_FILE",
         }
+        assert reported["env"]["PWD"] == reported["cwd"]
         assert not [name for name in reported["env"] if name not in planned | more and not name.startswith(own)]
 
 
