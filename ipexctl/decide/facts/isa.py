@@ -37,6 +37,11 @@ def get_order(level: str | None) -> tuple[str, ...]:
     return ARM_ORDER if level in ARM_LEVELS else ORDER
 
 
+def exceeds_level(flags: Collection[str], silicon: str) -> bool:
+    """Have these flags of x86 a level above that of the silicon (a level, or "" for not known)?"""
+    return silicon in ORDER and ORDER.index(find_isa_level(flags)[0]) < ORDER.index(silicon)
+
+
 def find_isa_level(
     flags: Collection[str], silicon: str | None = None, hidden_by: str = "the BIOS or the kernel", tiles: str = ""
 ) -> tuple[str, Mapping[str, Note]]:

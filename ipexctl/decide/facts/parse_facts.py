@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, product
 
 from ipexctl.decide.facts import cpu, system
-from ipexctl.decide.facts.isa import find_isa_level
+from ipexctl.decide.facts.isa import exceeds_level, find_isa_level
 from ipexctl.decide.facts.numbers import parse_cpu_list, parse_cpu_mask
 from ipexctl.decide.facts.probe_output import ProbeOutput, hash_text
 from ipexctl.decide.facts.uarch import ArmCores, Uarchs, read_arm_cores
@@ -38,7 +38,11 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     invented = (model_name or "").startswith(_EMULATED_MODELS)
     arch = _detect_arch(bundle, fields, processors, flags)
     foreign = invented or arch in _ARM
+    hypervisor = _detect_hypervisor(bundle, fields)
+    is_vm = _detect_vm(flags, hypervisor, fields)
     uarch = None if foreign else uarchs.find(vendor, family, model, stepping, flags, model_name or "")
+    if uarch and is_vm and exceeds_level(flags, uarch.level):  # guests may be shown the model number of another one
+        uarch = None
     silicon, name = (uarch.level or None, uarch.name) if uarch else (None, None)
     usual_threads = 2 if arch == "x86_64" and not invented else cpu.MAX_THREADS
     topology = cpu.read_topology(bundle, processors, fields, uarch.threads if uarch else usual_threads)
@@ -46,8 +50,6 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     arm = read_arm_cores(bundle, processors, fields, topology.online or (), uarchs.arm) if arch in _ARM else ArmCores()
     if arm.core:
         silicon, name, model_name = arm.core.level or None, arm.core.uarch, arm.core.name
-    hypervisor = _detect_hypervisor(bundle, fields)
-    is_vm = _detect_vm(flags, hypervisor, fields)
     level: str | None = None
     refused: Mapping[str, Note] = {}
     if flags and arch in (_ARM if "asimd" in flags else _X86):
