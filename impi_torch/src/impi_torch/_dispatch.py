@@ -197,7 +197,9 @@ def shown(name: str, run: Run, group: Any, words: Sequence[Any]) -> Work:
         return run(group, *words)
     with profiler.record_function(f"impi:{name}") as record:
         work = run(group, *words)
-        record._call_end_callbacks_on_future(work.get_future())
+        end = torch.futures.Future()
+        record._call_end_callbacks_on_future(end)
+        group.engine.show_end(work, end)
     return work
 
 

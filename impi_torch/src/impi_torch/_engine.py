@@ -29,6 +29,7 @@ from datetime import timedelta
 from typing import Any, Callable, Protocol
 
 import torch
+from torch.autograd import profiler
 from torch.distributed import Work as TorchWork
 
 from ._calls import SHOWN, Account, Caller, Calls, compare_accounts, find_caller
@@ -127,6 +128,7 @@ class Work(TorchWork):
         self.started = self.done = False
         self.error: BaseException | None = None
         self.future: Result | None = None  # once somebody asks for it
+        self.shown: torch.futures.Future | None = None  # ends what a profiler sees of it
         self.source = -1 if peer is None else peer
 
     def __str__(self) -> str:
@@ -175,6 +177,14 @@ class Work(TorchWork):
 
     def get_future(self) -> torch.futures.Future:
         return self.group.engine.future_of(self)
+
+    def finish(self) -> None:
+        """Mark it as done. What a profiler sees of it ends before: who waits for it may stop the profiler then, which
+        frees what the end is written into; so nothing is written either once none is on."""
+        shown, self.shown = self.shown, None
+        if shown is not None and profiler._is_profiler_enabled:
+            shown.set_result(None)
+        self.done = True
 
     def settle(self) -> None:
         """Give the future its value; never under the engine's lock, since callbacks may start operations."""
@@ -334,7 +344,7 @@ class Engine:
         return self._finish(work)
 
     def _finish(self, work: Work) -> list[Work]:
-        work.done = True
+        work.finish()
         work.operation = nothing()  # lets go of the tensors
         self.active.remove(work)
         settled = [work] if work.future is not None else []
@@ -425,6 +435,13 @@ class Engine:
         elif not work.done:
             self._ring()
         return work.future
+
+    def show_end(self, work: Work, end: torch.futures.Future) -> None:
+        """Give `end` its value as soon as `work` is done."""
+        with self.lock:
+            work.shown = end
+            if work.done:
+                work.finish()
 
     def at_once(
         self,
@@ -594,7 +611,8 @@ class Engine:
             group.queue.clear()
             for work in works:
                 if not work.done:
-                    work.error, work.done = error, True
+                    work.error = error
+                    work.finish()
                     self.abandoned.append(work)
                     if work.future is not None:
                         settled.append(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -119,6 +120,24 @@ def watched(rank: int, size: int) -> None:
     assert not engine().kept, engine().kept
 
 
+def profilers_that_stop(rank: int, size: int) -> None:
+    """An operation lasts until it is done; nothing is written into what a profiler that stops earlier has freed."""
+    from torch.profiler import ProfilerActivity, profile
+
+    for waits in [True, False] * 15:
+        begun = time.perf_counter()
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            works = [dist.all_reduce(filled(rank), async_op=True) for _ in range(80)]
+            for work in works if waits else ():
+                work.get_future().wait()
+        for work in works:
+            work.wait()
+        limit = (time.perf_counter() - begun) * 1e6
+        times = [event.cpu_time_total for event in profiler.events() if event.key == "impi:allreduce"]
+        assert len(times) == len(works) * HAS_KERNELS
+        assert all(0 < spent < limit for spent in times), times
+
+
 def premultiplied_under_a_profiler(rank: int, size: int) -> None:
     from torch.profiler import profile
 
@@ -179,4 +198,12 @@ def another_backend(rank: int, size: int) -> None:
 
 
 if __name__ == "__main__":
-    main(spellings, watched, premultiplied_under_a_profiler, from_compiled_code, own_classes, another_backend)
+    main(
+        spellings,
+        watched,
+        profilers_that_stop,
+        premultiplied_under_a_profiler,
+        from_compiled_code,
+        own_classes,
+        another_backend,
+    )
