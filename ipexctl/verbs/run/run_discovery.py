@@ -146,7 +146,7 @@ def choose_run(
         reasons = [_describe_choice(run.row, verb, place) for run in matches]
         raise UsageError(what, reasons=reasons, hint="give the name of one of them", exit=Exit.STEP)
     if not matches:
-        raise no_run_error(prefix, survey)
+        raise no_run_error(prefix, survey, verb)
     return matches[0]
 
 
@@ -155,7 +155,7 @@ def _describe_choice(row: RunRow, verb: str, place: Sequence[str]) -> str:
     return f"{command}  {row.state}: {row.title} of {row.owner}"
 
 
-def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:
+def no_run_error(prefix: str | None, survey: RunSurvey, verb: str = "") -> UsageError:
     run = f"run {printable(prefix, 100)}" if prefix else "a run"
     what = f"no {run} is kept on these hosts"
     if not prefix:
@@ -165,6 +165,8 @@ def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:
         what = f"{fold_names(survey.unreachable)} did not answer: whether {run} is kept there is not known"
         reasons = [f"none is kept on {fold_names(survey.answered)}"] if survey.answered else []
     saved = advise("runs", text="runs that were watched to their end are saved here:")
+    if verb == "stop" and prefix not in (None, "last"):
+        saved = advise("stop", "--orphans", prefix, text="processes of a run whose record is damaged end by its name:")
     hint = None if survey.unreachable else saved  # each failure has its own
     exit, code = (Exit.UNREACHABLE, "usage") if survey.unreachable else (Exit.STEP, "no-run")
     return UsageError(what, reasons=reasons, hint=hint, exit=exit, code=code)

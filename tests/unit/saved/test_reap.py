@@ -107,3 +107,5 @@ def test_a_run_is_not_reported_to_be_none_where_nobody_answered() -> None:
     error = no_run_error("k7", all_answered)
     assert error.reasons == ("runs of other users are not listed",)
     assert (error.sentence, error.exit) == ("no run k7 is kept on these hosts", Exit.STEP)
+    assert "ipexctl stop --orphans k7" in str(no_run_error("k7", all_answered, "stop").hint)
+    assert "orphans" not in str(no_run_error("last", all_answered, "stop").hint)
